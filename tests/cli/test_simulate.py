@@ -70,6 +70,7 @@ def test_a_pruner_pauses_trials_in_virtual_time(here, results):
     assert plain["best"][-1]["figure_of_merit"] == pruned["best"][-1]["figure_of_merit"]
 
 
+@pytest.mark.usefixtures("reports_here")
 def test_a_run_with_bounds_is_simulated_without_them_and_a_line_says_so(here, capsys):
     run = {"checkpoint": "checkpoints/R", "hyper_opt": "random", "objective": "loss:min"}
     space, bounds = {"x": nnlo_opt.Real(0, 1)}, ["size<=5", "size>1"]
@@ -81,6 +82,7 @@ def test_a_run_with_bounds_is_simulated_without_them_and_a_line_says_so(here, ca
     assert "Bounds are not simulated: trials that break size<=5 and size>1 count" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("reports_here")
 def test_the_trials_of_a_run_are_searched_again_with_their_figures_and_times(here, results, printed, refused):
     def objective(x, report):
         for epoch in range(1, 10):

@@ -38,6 +38,7 @@ def decisions(lines):
 
 
 @pytest.mark.proof
+@pytest.mark.usefixtures("reports_here")
 def test_freeze_thaw_decides_the_same_after_a_kill_at_fifty_random_moments(tmp_path):
     run, copy = tmp_path / "run", tmp_path / "copy"
     nnlo_opt.optimize(objective, SPACE, checkpoint=str(run), **OPTIONS)

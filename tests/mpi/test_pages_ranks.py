@@ -50,6 +50,6 @@ def test_a_page_with_ranks_shows_what_its_commands_print(page, blocks, desk, dat
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("heading", ["Search any MPI program", "Search from Python"])
-def test_the_readme_shows_what_its_search_prints(heading, desk):
-    Reader("README.md", desk).follow(block for block in blocks_of(README) if block.heading == heading)
+def test_the_readme_shows_what_its_searches_print(desk):
+    for heading in ("Search any MPI program", "Search from Python"):
+        Reader("README.md", desk).follow(block for block in blocks_of(README) if block.heading == heading)

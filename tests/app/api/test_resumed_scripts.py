@@ -1,7 +1,6 @@
 """Scripts and notebooks that resume their runs: what has changed around an objective is told from the objective."""
 
 import json
-import os
 import shutil
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 import nnlo_opt
 from nnlo_opt.core.trials.journal import read_events
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
-from tests.helpers.launcher import python
+from tests.helpers.launcher import environment, python
 from tests.helpers.refusals import check_refused
 from tests.helpers.stories import write_journal
 
@@ -53,11 +52,20 @@ for warning in said:
 """
 
 
+#: the start of a script, whose runs write their reports in its process
+START = """
+import runpy
+from nnlo_opt.app.run.start import coordinate
+from tests.helpers.reports_here import ReporterHere
+coordinate.Reporter = ReporterHere
+runpy.run_path("mine.py", run_name="__main__")
+"""
+
+
 def started(folder, text=SCRIPT, limit=3):
     """Run a script in a process of its own; return what it has printed."""
     (folder / "mine.py").write_text(text)
-    env = os.environ | {"LIMIT": str(limit)}
-    return python("import runpy; runpy.run_path('mine.py', run_name='__main__')", cwd=folder, env=env)
+    return python(START, cwd=folder, env=environment() | {"LIMIT": str(limit)})
 
 
 def test_a_run_is_resumed_though_time_process_and_counters_differ_and_says_it(tmp_path):

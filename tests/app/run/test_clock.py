@@ -8,6 +8,7 @@ from nnlo_opt.core.base.clock import SystemClock
 from nnlo_opt.space import Real
 from tests.helpers.refusals import check_refused
 
+pytestmark = pytest.mark.usefixtures("reports_here")
 YEAR_S = 365.25 * 86400
 
 

@@ -67,6 +67,7 @@ def made_of(read, *arguments):
 WITH_VALUES = [name for name, (_, option) in OPTIONS.items() if option.kind.action not in ("store_true", "switch")]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("name", WITH_VALUES)
 def test_no_option_of_a_journal_executes_what_it_names(run, tmp_path, name):
     program, option = OPTIONS[name]

@@ -92,6 +92,7 @@ def test_data_that_lead_to_other_files_are_read_if_the_command_has_read_them(run
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.usefixtures("reports_here")
 def test_data_that_lead_to_other_files_are_read_if_a_search_from_python_has_read_them(run, tmp_path):
     run()
     lead_to_another_file(tmp_path / "data.h5")
