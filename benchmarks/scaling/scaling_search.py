@@ -34,8 +34,8 @@ wait at the start, when each needs its first trial, and if trials are short. Wit
 
 Suggestions are computed ahead, one after another: as many as it takes for 95 % of the blocks not to wait after a trial,
 and at most one per block. If suggestions are much faster than trials, one is enough. A search that takes c seconds per
-suggestion keeps about {mean:.0f} / c blocks busy ({mean:.0f} s is the mean trial). Twice as many blocks are idle half
-of the time, as the last columns show.
+suggestion keeps about {mean:.0f} / c blocks busy ({mean:.0f} s is the mean trial). Twice as many blocks are idle
+half of the time, as the last columns show.
 
 ### What it finds
 

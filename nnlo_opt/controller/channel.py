@@ -28,7 +28,7 @@ from nnlo_opt.core.comm.messages import Json, Message
 from nnlo_opt.core.comm.transport import RanksLost, Received, SharedMemory, receive
 from nnlo_opt.core.space.values import plain
 from nnlo_opt.core.update_rules import easgd
-from nnlo_opt.core.update_rules.optimizers import is_number
+from nnlo_opt.core.update_rules.optimizers import is_real
 from nnlo_opt.engine.comm.rank_group import FailedElsewhereError, abort_on_error
 from nnlo_opt.engine.runtime.launched import split_world
 from nnlo_opt.engine.runtime.mpi_kind import MpiKind
@@ -72,7 +72,7 @@ class EASGD:
     """
 
     def __init__(self, alpha: float) -> None:
-        if not is_number(alpha) or not 0 <= alpha <= 1:
+        if not is_real(alpha) or not 0 <= alpha <= 1:
             raise ConfigurationError(f"`alpha` must be a number from 0 to 1. Received: {alpha!r}.")
         self.alpha = float(alpha)
 

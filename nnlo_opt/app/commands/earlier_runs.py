@@ -20,7 +20,8 @@ from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.start.earlier import ledger_of
 from nnlo_opt.app.run.workload.workload import ModuleWorkload
 from nnlo_opt.core.base.errors import ConfigurationError
-from nnlo_opt.core.training.options import TRAIN_PREFIX, model_parameters
+from nnlo_opt.core.space.space import TRAIN_PREFIX
+from nnlo_opt.core.training.options import model_parameters
 from nnlo_opt.core.trials.checkpoint import fold_directory
 from nnlo_opt.core.trials.kept_weights import weights_of
 from nnlo_opt.core.trials.ledger import Ledger

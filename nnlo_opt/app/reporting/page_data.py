@@ -153,8 +153,8 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
 def _trial(trial: Trial, ledger: Ledger) -> dict[str, Any]:
     row = row_of(trial, ledger) | {"state": trial.standing}
     return {name: row[name] for name in ("state", "epochs", "n_folds", "attempt", "block")} | {
-        "figure": row["figure_of_merit"],
-        "std": row["figure_of_merit_std"],
+        "figure": trial.figure_of_merit,
+        "std": trial.figure_of_merit_std,
         "so_far": trial.figure_so_far,
         "origin": trial.origin,
         "begins_s": row["assigned_at_s"],

@@ -3,6 +3,8 @@
     NnloError
     ├── ConfigurationError   invalid request: one sentence, exit code 2, nothing was trained
     ├── TrialError           this trial failed: recorded in the journal, and the search continues
+    │   ├── MisuseError          user code breaks a rule at every point
+    │   └── LostAttemptError     lost by chance: the trial is tried again
     ├── JournalError         damaged or foreign journal: exit code 2, the file is not changed
     │   └── UnreadableEventError   an event has a value that is never written
     ├── CheckpointError      damaged checkpoint: an older one is used, or training starts afresh
@@ -180,6 +182,13 @@ def require_known(what: str, name: object, known: Iterable[str]) -> None:
     if name not in names:
         hint = did_you_mean(name, names)
         raise ConfigurationError(f"{what} must be one of {', '.join(names) or 'none'}. Received: {name!r}.{hint}")
+
+
+def check_whole(name: str, value: object, unit: str = "") -> None:
+    """Raise ConfigurationError unless the option `name` is a whole number of at least 1, counted in `unit`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        counted = f"a whole number{f' of {unit}' * bool(unit)}, at least 1"
+        raise ConfigurationError(f"`{name}` must be {counted}. Received: {value!r}.")
 
 
 #: names of something else, although similar to names of ours

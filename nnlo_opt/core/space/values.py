@@ -37,13 +37,6 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -largest <= value <= largest
 
 
-def check_whole(name: str, value: Any, unit: str = "") -> None:
-    """Raise ConfigurationError unless the option `name` is a whole number of at least 1, counted in `unit`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        counted = f"a whole number{f' of {unit}' * bool(unit)}, at least 1"
-        raise ConfigurationError(f"`{name}` must be {counted}. Received: {value!r}.")
-
-
 class FrozenList(tuple[Any, ...]):
     """A hashable list, equal to a tuple of the same items."""
 

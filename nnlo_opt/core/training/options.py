@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean, require_known
+from nnlo_opt.core.base.errors import ConfigurationError, check_whole, did_you_mean, require_known
 from nnlo_opt.core.base.spelling import either, spelled
-from nnlo_opt.core.space.values import check_whole, is_number
+from nnlo_opt.core.space.space import TRAIN_PREFIX
+from nnlo_opt.core.space.values import is_number
 from nnlo_opt.core.training.schedules import LearningRateSchedule
 from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.core.update_rules.effect import have_same_steps
@@ -20,7 +21,6 @@ from nnlo_opt.core.update_rules.registry import RULES, default_values
 from nnlo_opt.core.update_rules.rule import UpdateRule
 from nnlo_opt.core.update_rules.staleness import StalenessPolicy
 
-TRAIN_PREFIX = "train."
 #: update rules
 MODES = tuple(RULES)
 #: how updates of a worker reach the central weights

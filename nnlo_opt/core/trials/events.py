@@ -43,7 +43,7 @@ class RunStarted(Event):
     #: plain data of `core.trials.identity.RunIdentity`, and of `StartSettings`
     identity: dict[str, Any]
     settings: dict[str, Any] = field(default_factory=dict)
-    #: observations of other runs (`core.search.base.Observation`); in the first start only
+    #: observations of other runs, each an `Observation`; in the first start only
     adopted: list[dict[str, Any]] = field(default_factory=list)
     format: Number = JOURNAL_FORMAT
     #: bytes of an incomplete last write that this start has cut off the journal

@@ -40,7 +40,7 @@ from nnlo_opt.core.update_rules.optimizers import (
     Optimizer,
     check_fraction,
     check_positive,
-    is_number,
+    is_real,
     make_optimizer,
 )
 from nnlo_opt.core.update_rules.rule import (
@@ -60,7 +60,7 @@ ELASTIC_FORCE = 0.9
 
 def moving_rate(elastic_force: float, n_workers: int) -> float:
     """Return alpha = beta / p of (1), in (0, 1]; ConfigurationError for an `elastic_force` beta out of range."""
-    if not is_number(elastic_force) or not 0 < elastic_force <= n_workers:
+    if not is_real(elastic_force) or not 0 < elastic_force <= n_workers:
         raise ConfigurationError(
             f"`{spelled('elastic_force')}` must be above 0 and at most the number of workers of a master, {n_workers}. "
             f"Received: {elastic_force!r}. Leave it out for {ELASTIC_FORCE}."

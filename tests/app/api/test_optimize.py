@@ -618,7 +618,7 @@ FORKS = """
 """
 
 
-@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("keeps", [True, pytest.param(False, marks=pytest.mark.proof)])
 def test_a_forked_child_neither_writes_nor_ends_the_study_of_its_parent(keeps, tmp_path):
     options = {"checkpoint": str(tmp_path / "run")} if keeps else {}
     out = said_by(FORKS.replace("OPTIONS", str(options)), folder=tmp_path)

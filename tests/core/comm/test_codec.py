@@ -54,6 +54,7 @@ def frame(body, *, n_json=None, offset=0, tail=b""):
     return np.frombuffer(head + body + tail, np.uint8)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("cls", MESSAGE_TYPES.values(), ids=list(MESSAGE_TYPES))
 def test_every_type_of_message_comes_back_as_it_was(cls):
     @given(message=message_of(cls))

@@ -48,6 +48,7 @@ def event_of(cls):
     return st.builds(cls, **strategies)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("cls", EVENT_TYPES.values(), ids=list(EVENT_TYPES))
 def test_every_type_of_event_comes_back_from_json_as_it_was(cls):
     @given(event=event_of(cls))

@@ -224,6 +224,7 @@ def test_a_finished_fold_is_kept_with_all_it_measured():
     ledger.apply(ev.EpochEnded(time_s=2.75, assignment=0, epoch=2, metrics={"loss": 1.0}))
     assignment = ledger.assignments[0]
     assert (assignment.assigned_at_s, assignment.started_at_s, assignment.epoch) == (2.0, 2.5, 2)
+    assert assignment.first_epoch == 1  # the epochs of before cost this attempt nothing
     assert assignment.waited_s == 0.01
     assert assignment.end is None
     ledger.apply(finished(0, figure=0.125))
