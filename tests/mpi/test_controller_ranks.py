@@ -71,8 +71,7 @@ def test_mistakes_are_sentences(tmp_path):
 
 #: what a rank does -> the sentence for it
 MISTAKES = {
-    "has_another_model": "Received: float32 (5,) instead of float32 (4,) as array 0 from worker 2, as worker 1 has "
-    "them.",
+    "has_another_model": "Received: float32 (5,) instead of float32 (4,) as array 0 from worker 2, unlike worker 1.",
     "is_no_controller": "Received: a worker on rank 0.",
     "is_two_workers": "Received: a second worker.",
     "overrides_nothing": "Received: Controller, without it",
