@@ -59,7 +59,7 @@ SUBCOMMANDS = (
 FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help", "--help-all"})
 FOREIGN |= {"--hostfile", "--mca", "--prtemca", "--map-by", "--shm-size", "--signal", "--batch", "--ntasks-per-node"}
 FOREIGN |= {"--exact", "--gpus-per-task", "--host", "--logdir", "--backend-store-uri", "--strict", "--nproc-per-node"}
-FOREIGN |= {"--layers", "--allow-run-as-root", "--no-binary", "--oversubscribe", "--pty"}
+FOREIGN |= {"--layers", "--allow-run-as-root", "--no-binary", "--no-cache-dir", "--oversubscribe", "--pty"}
 FOREIGN |= {"--masters", "--easgd", "--tf", "--profile"}  # former names
 
 #: ends of names of files, which are no modules

@@ -102,13 +102,13 @@ def check_params(params: object) -> Arrays:
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
             kind = f"array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
             raise ConfigurationError(
-                f"Parameters must be NumPy arrays of floats. Received: {kind} as number {i}. A torch tensor gives "
-                "its memory by `.detach().numpy()`."
+                f"Parameters must be NumPy arrays of floats. Received: {kind} as number {i}. For a torch "
+                "tensor, pass `.detach().numpy()`, which shares its memory."
             )
         if not array.flags.c_contiguous or not array.flags.writeable:
             raise ConfigurationError(
-                f"Parameters must be contiguous arrays that can be written, as they are changed in place. Received: "
-                f"array {i} of shape {array.shape}, which is not. Pass a copy, `numpy.array(a, order='C')`."
+                "Parameters must be contiguous arrays that can be written, because they are changed in place. "
+                f"Received: array {i} of shape {array.shape}, which is not. Pass a copy, `numpy.array(a, order='C')`."
             )
     return params
 
@@ -209,7 +209,7 @@ class _Rank:
             if (launch := split_world(world.size)) is not None:
                 raise ConfigurationError(launch.split_text(str(MpiKind.of(library()))))
             raise ConfigurationError(
-                "A controller needs at least one worker, on a rank of its own. Received: 1 rank. "
+                "A controller needs at least one worker, on a separate rank. Received: 1 rank. "
                 "Start with `mpirun -n 3 python SCRIPT`, for two workers."
             )
         abort_on_error(WORLD)
@@ -245,7 +245,7 @@ class _Rank:
         """Return a parser for the port options of Platoon's scripts, which have no effect."""
         parser = argparse.ArgumentParser()
         for flag in ("--control-port", "--data-port", "--data-hwm"):
-            parser.add_argument(flag, type=int, help="has no effect, as mpirun has connected the ranks")
+            parser.add_argument(flag, type=int, help="has no effect, because mpirun has connected the ranks")
         return parser
 
     @staticmethod
@@ -360,9 +360,8 @@ class Controller(_Rank):
         if differing:
             teller = min(differing)
             reason = (
-                "All workers must share parameters of the same shapes and types. "
-                f"Received: {differing[teller]} from worker {teller}, as worker {first} has them. "
-                "Build the same model on every worker."
+                f"All workers must share parameters of the same shapes and types. Received: {differing[teller]} from "
+                f"worker {teller}, unlike worker {first}. Build the same model on every worker."
             )
         elif memory is None:
             teller = min(asking)

@@ -63,6 +63,7 @@ def test_an_example_runs(files, name):
     subprocess.run([sys.executable, name], cwd=files, check=True, timeout=60, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.proof
 def test_examples_pass_the_suites_that_the_page_names(files):
     pytest_words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *SUITES]
     done = subprocess.run(pytest_words, cwd=files, check=False, timeout=120, capture_output=True, text=True)

@@ -122,7 +122,7 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
     facts = {
         "seed": identity.seed,
         "search algorithm": settings.hyper_opt or None,
-        "chosen by auto, as": settings.hyper_opt_because or None,
+        "chosen by auto, because": settings.hyper_opt_because or None,
         "blocks of the last start": ledger.sessions[-1].n_blocks if ledger.sessions else None,
         "ranks of a block": settings.block_size,
         "model": identity.model.source or None,

@@ -151,8 +151,8 @@ class BrokenProcessError(NnloError):
 
     def __init__(self) -> None:
         super().__init__(
-            "A model or an objective must close only file descriptors that it has opened. Received: a process whose "
-            "journal, messages or MPI were closed, so that it cannot continue. Correct the code, then add "
+            "A model or an objective must close only file descriptors that it opened itself. Received: a process "
+            "whose journal, messages or MPI were closed, so that it cannot continue. Correct the code, then add "
             f"`{spelled('opt_restore', True)}` to resume: finished trials are in the journal."
         )
 
@@ -209,7 +209,7 @@ def refuse_forked(pid: int, what: str, remedy: str) -> None:
     """Raise ConfigurationError in a forked child: unless this is process `pid`, which opened `what`."""
     if os.getpid() != pid:
         raise ConfigurationError(
-            f"{what} belongs to the process that has opened it. Received: a call in process {os.getpid()}, which was "
+            f"{what} belongs to the process that opened it. Received: a call in process {os.getpid()}, which was "
             f"forked from process {pid}. {remedy}"
         )
 

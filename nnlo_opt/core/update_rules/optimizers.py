@@ -335,8 +335,8 @@ def make_optimizer(
     learning_rate = own_rate(given, learning_rate)
     if unknown := [parameter for parameter in given if parameter not in kind.parameters]:
         raise ConfigurationError(
-            f"The optimizer `{name}` has the parameters {', '.join(kind.parameters)}. Received: {unknown[0]!r}. "
-            f"Take one of these, or leave it out."
+            f"The optimizer `{name}` has the parameters {', '.join(kind.parameters)}. Received: {unknown[0]!r}. Use "
+            "one of these, or leave it out."
         )
     values = {key: rule.parse(key, given.get(key, rule.default)) for key, rule in kind.parameters.items()}
     rate = _positive(kind.default_learning_rate).parse(

@@ -75,7 +75,7 @@ class GroupState:
             case msg.CallBack() | msg.Judge():
                 self._begin(Phase.ASKING)
                 return [ins.PassDown(workers=self.workers[:1], message=message)]
-        raise ProtocolError(f"A sub-master takes no {type(message).__name__}.")
+        raise ProtocolError(f"A sub-master does not accept {type(message).__name__}.")
 
     def _train(self, message: msg.Train) -> list[ins.Instruction]:
         begins, positions = not self._rounds.training, message.position

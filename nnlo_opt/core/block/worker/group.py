@@ -184,7 +184,7 @@ class WorkerGroupMember:
                 case msg.EndFold():
                     self.abandon()
                 case _:
-                    raise ProtocolError(f"A member of a worker group takes no {type(message).__name__}.")
+                    raise ProtocolError(f"A member of a worker group does not accept {type(message).__name__}.")
 
     def _fail(self, error: BaseException) -> None:
         failed = fold_failed(self._assignment, error, self._setup.world_rank)

@@ -170,7 +170,7 @@ class Worker:
             case msg.EndFold():
                 self._end()
             case _:
-                raise ProtocolError(f"A worker takes no {type(message).__name__}.")
+                raise ProtocolError(f"A worker does not accept {type(message).__name__}.")
 
     # ------------------------------------------------------------ beginning and end of an assignment
 
