@@ -16,18 +16,18 @@ from nnlo_opt.core.base.errors import JournalError as JournalError
 from nnlo_opt.core.base.errors import NnloError as NnloError
 from nnlo_opt.core.base.errors import SearchWarning as SearchWarning
 from nnlo_opt.core.base.errors import TrialError as TrialError
-from nnlo_opt.core.space import Categorical as Categorical
-from nnlo_opt.core.space import Constant as Constant
-from nnlo_opt.core.space import Integer as Integer
-from nnlo_opt.core.space import Ordinal as Ordinal
-from nnlo_opt.core.space import Real as Real
-from nnlo_opt.core.space import Space as Space
-from nnlo_opt.core.space import When as When
 from nnlo_opt.engine.objective.checkpoint import TrialCheckpoint as TrialCheckpoint
 from nnlo_opt.engine.objective.output import report as report
 from nnlo_opt.engine.objective.rank import RunningTrial as RunningTrial
 from nnlo_opt.engine.objective.rank import TrialFold as TrialFold
 from nnlo_opt.engine.objective.torch_group import torch_process_group as torch_process_group
+from nnlo_opt.space import Categorical as Categorical
+from nnlo_opt.space import Constant as Constant
+from nnlo_opt.space import Integer as Integer
+from nnlo_opt.space import Ordinal as Ordinal
+from nnlo_opt.space import Real as Real
+from nnlo_opt.space import Space as Space
+from nnlo_opt.space import When as When
 
 __version__: str
 __all__: list[str]

@@ -190,6 +190,14 @@ def test_no_part_imports_one_after_it():
             assert not [other for other in house_imports_of(name) - {"__init__"} if not is_in(other, known)], name
 
 
+def test_folders_of_the_parts_only_say_what_they_hold():
+    """A folder that imports its modules makes each of them cost what all do; the doors lie beside the parts."""
+    with_code = {"engine.comm.mpi", "ancestors.scripts"}  # settings that precede any of their modules
+    folders = {".".join(path.parent.relative_to(ROOT).parts): path for path in ROOT.rglob("*/__init__.py")}
+    inside = {name: path for name, path in folders.items() if is_in(name, [*PARTS]) and name not in with_code}
+    assert not [name for name, path in inside.items() if len(tree_of(path).body) > 1]
+
+
 def test_modules_have_at_most_600_lines():
     assert not {name: n for name, path in SOURCES.items() if (n := len(path.read_text().splitlines())) > 600}
 

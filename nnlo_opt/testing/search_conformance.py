@@ -10,8 +10,8 @@ import pytest
 
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.search.base import History, SearchAlgorithm
-from nnlo_opt.core.space import Categorical, Constant, Integer, Ordinal, Parameter, Point, Real, Space, When
 from nnlo_opt.core.trials.trial import TrialState
+from nnlo_opt.space import Categorical, Constant, Integer, Ordinal, Parameter, Point, Real, Space, When
 
 #: space with every kind of parameter, and with categories of every type
 MIXED_SPACE = Space(

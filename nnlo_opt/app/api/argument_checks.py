@@ -1,4 +1,4 @@
-"""Arguments of `optimize` and `Study`, checked before anything begins, in the words of whoever comes from elsewhere."""
+"""Arguments of `optimize` and `Study`: checked before anything begins, with our names for those of other packages."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

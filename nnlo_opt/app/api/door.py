@@ -1,4 +1,4 @@
-"""The door of a call from Python."""
+"""Context of a call from Python: its errors name arguments, not options."""
 
 from nnlo_opt.core.base.errors import NnloError
 from nnlo_opt.core.base.spelling import python_spelling

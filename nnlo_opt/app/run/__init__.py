@@ -1,1 +1,1 @@
-"""The application layer: puts one start of a run together; the only place that names adapters."""
+"""One start of a run, put together from core and engine."""

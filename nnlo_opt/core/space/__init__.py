@@ -1,8 +1,1 @@
-"""Search spaces; importing them is cheap, so any model module can."""
-
-from nnlo_opt.core.space.conditions import When
-from nnlo_opt.core.space.parameters import Categorical, Constant, Integer, Ordinal, Parameter, Real
-from nnlo_opt.core.space.space import Point, Space
-from nnlo_opt.core.space.values import Value
-
-__all__ = ["Categorical", "Constant", "Integer", "Ordinal", "Parameter", "Point", "Real", "Space", "Value", "When"]
+"""Search spaces: parameters, conditions, constraints, and the numbering of finite spaces."""

@@ -1,1 +1,1 @@
-"""Training data, from files to batches."""
+"""Samples from files: HDF5, lists, a cache, streaming, data sets."""

@@ -1,1 +1,1 @@
-"""Objectives: trials that run a user's function on the ranks of a block."""
+"""Objectives: trials that run a user's function, script or command on the ranks of a block."""
