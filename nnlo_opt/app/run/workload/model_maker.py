@@ -187,7 +187,7 @@ class ModelMaker:
     def checked_loss(
         self, options: TrainingOptions, model: Any, compiled: Compiled, samples: KnownSamples
     ) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
-        """Return the losses, and sentences about inferred ones; ConfigurationError if model, data, losses disagree."""
+        """Return the losses, and sentences for the user; ConfigurationError if model, data and losses disagree."""
         info = samples.info
         outputs = self.framework.describe_outputs(model, info.feature_shape)
         own_weights = self.definition.loss_weights()
@@ -196,7 +196,9 @@ class ModelMaker:
         shapes, dtypes = [*leaves(info.label_shape)], [*leaves(info.label_dtype)]
         values = [None] * len(shapes) if request else [*leaves(samples.some_labels)]
         labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
-        return make_terms(request, weights, outputs, labels, self.framework.RULES)
+        terms, remarks = make_terms(request, weights, outputs, labels, self.framework.RULES)
+        remark_on: Callable[[Any], str] = getattr(self.framework, "precision_remark", lambda model: "")
+        return terms, (*remarks, *filter(None, [remark_on(model)]))
 
     def callbacks(
         self, figures: Sequence[str], options: TrainingOptions, *, validates: bool, is_scheduled: bool = False

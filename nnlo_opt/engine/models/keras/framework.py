@@ -179,6 +179,12 @@ def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False)
     return KerasAdapter(model, terms, jit_compile=jit_compile)
 
 
+def precision_remark(model: Any) -> str:
+    """Return a sentence about weights that are not float32, as they are trained; empty if all are."""
+    dtypes = sorted({variable.dtype for variable in model.trainable_variables} - {"float32"})
+    return f"Weights in {' and '.join(dtypes)} are trained, exchanged and kept in float32." if dtypes else ""
+
+
 def epoch_callbacks(
     callbacks: Sequence[Any], source: str, known: Sequence[str], epochs: int, *, is_scheduled: bool
 ) -> KerasCallbacks:
