@@ -78,6 +78,7 @@ class Inspection:
             notes=definition.notes,
             space=space,
             trains_itself=definition.trains_itself,
+            calls_back=self._maker.calls_back and "get_callbacks" in definition.functions,
         )
         if definition.kind == "objective":
             pauses = takes(definition.objective, "checkpoint")
@@ -244,7 +245,7 @@ class Inspection:
             said = "`get_callbacks` is not called, as in the version that began this run; a new run calls it."
         else:
             return findings
-        return replace(findings, calls_back=made is not None, remarks=(*findings.remarks, said))
+        return replace(findings, remarks=(*findings.remarks, said))
 
     def _with_compiled(
         self, findings: Findings, compiled: Compiled, options: TrainingOptions, terms: Sequence[LossTerm]
