@@ -285,3 +285,12 @@ def test_a_function_that_changes_cannot_be_resumed(tmp_path):
     failed = team.settle()
     assert isinstance(failed, msg.FoldFailed)
     assert "`phase` of Phases" in failed.reason
+
+
+def test_a_training_resumes_with_its_own_callbacks(tmp_path):
+    finish(team_of(tmp_path, CASES["plateau"], epochs=2))
+    team = team_of(tmp_path, CASES["stopping"])
+    team.run_fold()
+    failed = team.settle()
+    assert isinstance(failed, msg.FoldFailed)
+    assert "that it began with: ReduceLROnPlateau. Received: EarlyStopping." in failed.reason

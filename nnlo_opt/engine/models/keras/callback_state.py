@@ -3,7 +3,7 @@
 Functions, classes and paths in attributes are settings, which `get_callbacks` makes again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -58,11 +58,6 @@ def load_state(callback: Any, state: Mapping[str, Mapping[str, Any]]) -> None:
             f"{type(callback).__name__}, which has changed during the training. Choose the function by a text."
         )
     vars(callback).update(state["values"])
-
-
-def in_words(callbacks: Sequence[Any]) -> str:
-    """Return the classes of callbacks as text."""
-    return ", ".join(type(callback).__name__ for callback in callbacks) or "none"
 
 
 def _name_of(setting: Any) -> str:

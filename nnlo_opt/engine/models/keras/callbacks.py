@@ -4,6 +4,7 @@ Callbacks see the model with the central weights, and an optimizer with the lear
 are applied to the actual optimizer. Batch methods are not called, because batches are trained on all workers.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,9 +15,10 @@ from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.models.adapter import CallbackRequests
 from nnlo_opt.engine.models.keras.adapter import KerasAdapter
 from nnlo_opt.engine.models.keras.callback_rules import refuse_schedule
-from nnlo_opt.engine.models.keras.callback_state import in_words, load_state, state_of
+from nnlo_opt.engine.models.keras.callback_state import load_state, state_of
 from nnlo_opt.engine.models.plain_data import packed, unpacked
 
+logger = logging.getLogger(__name__)
 #: our name of a figure -> Keras's, if different
 _KERAS_NAMES = {"acc": "accuracy", "val_acc": "val_accuracy"}
 
@@ -32,17 +34,17 @@ class KerasCallbacks:
     Args:
         callbacks: Keras callbacks.
         epochs: epochs of the full training, shown to callbacks.
-        keeps_all: True if the state of each of them must be in checkpoints; else those with data that cannot be saved
-            begin afresh after a resume.
+        is_strict: True to end a training for what a callback changes without effect, or keeps and cannot be saved; else
+            callbacks whose data cannot be saved begin afresh after a resume.
         is_scheduled: True if they may not change the learning rate, as an option does.
     """
 
     def __init__(
-        self, callbacks: Sequence[Any], epochs: int, *, keeps_all: bool = False, is_scheduled: bool = False
+        self, callbacks: Sequence[Any], epochs: int, *, is_strict: bool = False, is_scheduled: bool = False
     ) -> None:
         self._callbacks = list(callbacks)
         self._epochs = epochs
-        self._keeps_all = keeps_all
+        self._is_strict = is_strict
         self._is_scheduled = is_scheduled
         #: callback list and optimizer of the current training
         self._list: Any = None
@@ -51,7 +53,7 @@ class KerasCallbacks:
         self._fixed: Mapping[str, Any] = {}
 
     def __str__(self) -> str:
-        return in_words(self._callbacks)
+        return ", ".join(type(callback).__name__ for callback in self._callbacks)
 
     def call(
         self,
@@ -63,11 +65,11 @@ class KerasCallbacks:
         is_last: bool,
         state: NDArray[np.uint8] | None = None,
     ) -> CallbackRequests:
-        """Call the callbacks, see `models.callbacks.EpochCallbacks`."""
+        """Call the callbacks, see `EpochCallbacks`."""
         if not isinstance(adapter, KerasAdapter):
             raise TrialError("Keras callbacks need a Keras model. Received: another model. Leave `callbacks` out.")
         model = adapter.synced_model()
-        before = None if state is None else unpacked(state)
+        before = None if state is None else self._checked(unpacked(state))
         if metrics is None:
             self._begin(model, learning_rate)
         self._optimizer.learning_rate = learning_rate
@@ -89,18 +91,19 @@ class KerasCallbacks:
             self._list.on_train_end(logs)
         elif before is None or before["has_ended"]:
             self._list.on_epoch_begin(epoch)
-        self._check_fixed(model)
+        if self._is_strict:
+            self._check_fixed(model)
         has_changed = adapter.take_from_model()
         wanted = self._shown_rate
         if not (np.isfinite(wanted) and wanted > 0):
             raise TrialError(f"A callback has set the learning rate to {wanted}. It must be a finite number above 0.")
         if wanted != shown and self._is_scheduled:
-            refuse_schedule(in_words(self._callbacks))
+            refuse_schedule(str(self))
         # The optimizer shown to callbacks stores float32: keep the exact rate unless a callback has changed it.
         rate = learning_rate if wanted == shown else wanted
         kept = packed(
             {
-                "names": in_words(self._callbacks),
+                "names": str(self),
                 "states": [*map(self._state_of, self._callbacks)],
                 "stops": bool(model.stop_training),
                 "has_ended": has_ended,
@@ -112,16 +115,22 @@ class KerasCallbacks:
         try:
             return state_of(callback)
         except ConfigurationError:
-            if self._keeps_all:
+            if self._is_strict:
                 raise
             return None
 
-    def _load(self, before: Mapping[str, Any]) -> None:
-        names = in_words(self._callbacks)
-        if names != before["names"]:
+    def _checked(self, before: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the state if it is of these callbacks; else they begin afresh, unless that is an error."""
+        if str(self) == before["names"]:
+            return before
+        if self._is_strict:
             raise ConfigurationError(
-                f"A training resumes with the callbacks that it began with: {before['names']}. Received: {names}."
+                f"A training resumes with the callbacks that it began with: {before['names']}. Received: {self}."
             )
+        logger.warning("callbacks begin afresh, as the checkpoint has the state of others: %s", before["names"])
+        return None
+
+    def _load(self, before: Mapping[str, Any]) -> None:
         for callback, state in zip(self._callbacks, before["states"], strict=True):
             if state is not None:
                 load_state(callback, state)
@@ -158,7 +167,7 @@ class KerasCallbacks:
         if changed := [what for what, value in now.items() if value != self._fixed[what]]:
             raise TrialError(
                 "A callback may change the learning rate, the weights and `stop_training`, as nothing else acts on the "
-                f"training. Received: one of {in_words(self._callbacks)} that changes {changed[0]}."
+                f"training. Received: one of {self} that changes {changed[0]}."
             )
 
 

@@ -201,7 +201,7 @@ def epoch_callbacks(
     """
     names = with_keras_names(dict.fromkeys(known, 0.0))
     check_callbacks(callbacks, source, names, is_scheduled=is_scheduled)
-    return KerasCallbacks(callbacks, epochs, keeps_all=True, is_scheduled=is_scheduled)
+    return KerasCallbacks(callbacks, epochs, is_strict=True, is_scheduled=is_scheduled)
 
 
 def save_mean(models: Sequence[Any], weights: Sequence[float], path: Path) -> None:
