@@ -65,7 +65,7 @@ class KerasCallbacks:
         is_last: bool,
         state: NDArray[np.uint8] | None = None,
     ) -> CallbackRequests:
-        """Call the callbacks, see `EpochCallbacks`."""
+        """Call the callbacks, see `core.models.adapter.EpochCallbacks`."""
         if not isinstance(adapter, KerasAdapter):
             raise TrialError("Keras callbacks need a Keras model. Received: another model. Leave `callbacks` out.")
         model = adapter.synced_model()
