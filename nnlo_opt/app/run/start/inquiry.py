@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from nnlo_opt.app.reporting.words import counted
 from nnlo_opt.app.run.options.checks import check_momentum, check_shares
@@ -42,7 +43,11 @@ class Inquiry:
             space = None if loaded is None else loaded.to_json()
             # Before any rank imports a framework: an error comes at once, and no rank is still importing.
             run = self._options.run
-            begun = {"space": space, "follows_compile": follows_compile(run), "calls_back": calls_back(run)}
+            begun: dict[str, Any] = {
+                "space": space,
+                "follows_compile": follows_compile(run),
+                "calls_back": calls_back(run),
+            }
             if early := self._ask(reporter, Check(**begun)):
                 self._check(Findings.from_json(early))
             asked += trainers

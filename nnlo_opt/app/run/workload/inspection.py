@@ -16,9 +16,9 @@ from nnlo_opt.app.run.workload.run_data import RunData
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.space.constraint import CONSTRAINT_NAME
-from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.core.space.tuples import Tuples
-from nnlo_opt.core.training.options import TRAIN_PREFIX, TrainingOptions, model_parameters
+from nnlo_opt.core.training.options import TrainingOptions, model_parameters
 from nnlo_opt.core.training.stopping import check_metric
 from nnlo_opt.core.trials.figure import figure_name
 from nnlo_opt.core.trials.identity import DataFiles

@@ -48,7 +48,7 @@ class LossScale:
         """
         if all(layer.compute_dtype != "float16" for layer in model._flatten_layers()):
             return None
-        optimizer = getattr(model, "optimizer", None)
+        optimizer: Any = getattr(model, "optimizer", None)
         if not hasattr(optimizer, "dynamic_growth_steps"):
             return cls()
         exponent = max(0, round(math.log2(optimizer.initial_scale)))
