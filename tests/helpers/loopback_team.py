@@ -144,7 +144,9 @@ class LoopbackTeam:
         alone = Placement.of(self.plan, self._orders, None)
         placement = alone.replaced(world_rank=self.plan.world_ranks[position], endpoints=endpoints)
         opened = {} if tasks is None else {"open": tasks.open, "close": tasks.close}
-        workload: Any = SimpleNamespace(judge=self.figure, searches=not self._is_one_training, **opened)
+        workload: Any = SimpleNamespace(
+            judge=self.figure, callbacks=lambda task: None, searches=not self._is_one_training, **opened
+        )
         run = RunRequest(root=Path(), name=None)
         setup = RoleSetup(
             topology=self._topology,

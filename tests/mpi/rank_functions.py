@@ -249,6 +249,8 @@ class Tasks:
 
     def close(self) -> None: ...
 
+    def callbacks(self, task) -> None: ...
+
 
 def train(group: RankGroup, options: TrainingOptions, n_processes: int, make_tasks) -> Ledger:
     """Train as a manager does; the ledger of it."""

@@ -21,6 +21,7 @@ from nnlo_opt.app.run.start.training import TrainingDriver
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.safe_path import discard
+from nnlo_opt.core.block.task import FoldTask
 from nnlo_opt.core.models.adapter import EpochCallbacks
 from nnlo_opt.core.training.history import as_nnlo_history
 from nnlo_opt.core.trials.checkpoint import fold_directory, load_weights
@@ -100,7 +101,7 @@ class Manager:
             self._script_rank.serve()
             self._share_results()
 
-    def _make_callbacks(self) -> EpochCallbacks:
+    def _make_callbacks(self, task: FoldTask) -> EpochCallbacks:
         from nnlo_opt.engine.models.keras.callbacks import KerasCallbacks
 
         return KerasCallbacks(self.callbacks, self.num_epochs)

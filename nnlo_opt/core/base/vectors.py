@@ -29,6 +29,22 @@ def aligned_bytes(n_bytes: int) -> NDArray[np.uint8]:
     return raw[start : start + n_bytes]
 
 
+def with_bytes(vector: NDArray[np.float32] | None, data: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return a vector (None: an empty one) followed by bytes, shape (n_bytes,), which fill whole numbers."""
+    n = 0 if vector is None else len(vector)
+    both = aligned_empty(n - (-len(data) // 4))
+    if vector is not None:
+        both[:n] = vector
+    both[n:].view(np.uint8)[: len(data)] = data
+    return both
+
+
+def without_bytes(both: NDArray[np.float32], n_bytes: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Return the vector and a copy of the `n_bytes` bytes that `with_bytes` has joined; the vector is a view."""
+    n = len(both) + (-n_bytes // 4)
+    return both[:n], both[n:].view(np.uint8)[:n_bytes].copy()
+
+
 def aligned_empty(n: int) -> NDArray[np.float32]:
     """Return an uninitialised float32 vector, shape (n,)."""
     return aligned_bytes(4 * n).view(np.float32)

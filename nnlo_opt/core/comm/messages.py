@@ -179,6 +179,8 @@ class WorkerReady(AssignmentMessage):
     trains_itself: bool = False
     #: training options that the model itself brings, for `TrainingOptions.with_steps`
     steps: dict[str, Json] = field(default_factory=dict)
+    #: True if this is worker 1 and has callbacks of the user
+    calls_back: bool = False
     #: (name, shape) of each array of the model, in the order of the vector of weights
     layers: list[Json] = field(default_factory=list)
 
@@ -286,24 +288,29 @@ class Validated(AssignmentMessage):
 
 
 class CallBack(AssignmentMessage):
-    """Call the user's callbacks; sent to worker 1. Payload: central weights, then float model state.
+    """Call the user's callbacks; sent to worker 1. Payload: central weights, float model state, then `n_state` bytes.
 
-    `epoch` epochs are done, the last with these metrics (None before the first); `is_last`: no epoch follows.
-    `rate_factor`: current learning rate factor.
+    `epoch` epochs are done, the last with these metrics; None if the worker begins: afresh, or with the state of the
+    callbacks in these bytes. `is_last`: no epoch follows. `rate_factor`: current learning rate factor.
     """
 
     epoch: int
     metrics: dict[str, float] | None
     rate_factor: float
     is_last: bool = False
+    n_state: int = 0
 
 
 class CalledBack(AssignmentMessage):
-    """Report what the callbacks request. Payload if they changed the model: weights, then float model state."""
+    """Report what the callbacks request.
+
+    Payload: if they changed the model, weights and float model state; then `n_state` bytes, the callbacks' own state.
+    """
 
     rate_factor: float
     #: True: end the training
     stop: bool = False
+    n_state: int = 0
 
 
 class Judge(AssignmentMessage):

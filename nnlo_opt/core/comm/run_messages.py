@@ -41,23 +41,25 @@ class Shutdown(Message):
 class Check(Message):
     """Check model, space and data before a framework is imported; answered by Inspected.
 
-    `space` and `follows_compile`: as for Inspect.
+    `space`, `follows_compile` and `calls_back`: as for Inspect.
     """
 
     space: Json = None
     follows_compile: bool = True
+    calls_back: bool = True
 
 
 class Inspect(Message):
     """Load the model module and the data. `report`: send the findings (one rank only); otherwise only get ready.
 
     `space`: search space, if it does not come from the model module. `follows_compile`: False for a run begun by a
-    version that took nothing from the `compile` of a model.
+    version that took nothing from the `compile` of a model. `calls_back`: False for one begun without `get_callbacks`.
     """
 
     report: bool
     space: Json = None
     follows_compile: bool = True
+    calls_back: bool = True
 
 
 class Prepared(Message):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.records import Frozen
@@ -130,10 +131,12 @@ class CallbackRequests(Frozen):
     stop: bool = False
     #: True if they changed the weights or the state of the adapter
     has_changed: bool = False
+    #: their own state for a checkpoint, (n_bytes,); None if they keep none
+    state: NDArray[np.uint8] | None = None
 
 
 class EpochCallbacks(Protocol):
-    """The user's callbacks in one training."""
+    """The user's callbacks in one training; `str` names them."""
 
     def call(
         self,
@@ -143,16 +146,20 @@ class EpochCallbacks(Protocol):
         learning_rate: float,
         *,
         is_last: bool,
+        state: NDArray[np.uint8] | None = None,
     ) -> CallbackRequests:
         """Call the callbacks at an epoch fence, while the adapter holds the central weights.
+
+        The first call has no metrics: the callbacks begin afresh, or at their `state` in a checkpoint.
 
         Args:
             adapter: adapter of the trained model.
             epoch: number of epochs done.
-            metrics: metrics of the last epoch; None before the first one.
+            metrics: metrics of the last epoch; None in the first call.
             learning_rate: current learning rate.
             is_last: True if the training ends after this epoch. The callbacks' end hooks are also called if they
                 request to stop.
+            state: in the first call, the state of the last `CallbackRequests` before the checkpoint; None without one.
         """
 
 

@@ -9,6 +9,7 @@ A model module may define, in addition to `get_model(**parameters)`:
     get_features(), get_labels()   name of a data set, or (name, function applied to the array)
     get_loss()                  the framework's name of a loss, or a function (y_true, y_pred); for several outputs also
                                 a list of them, or a dict by the names of the outputs
+    get_callbacks()             Keras callbacks of one training, as a list
     get_loss_weights()          weight of the loss of each output: a list, or a dict by the names of the outputs
     custom_objects              a dict of layers and functions by their names in saved architectures;
                                 or get_custom_objects() that returns it
@@ -331,6 +332,11 @@ class TrialDefinition:
             return isinstance(value, int | float) and not isinstance(value, bool)
 
         return self._read("get_loss_weights", lambda value: _holds_all(value, is_weight), "a list or dict of numbers")
+
+    def callbacks(self) -> list[Any]:
+        """Return the result of `get_callbacks()`; empty if the module does not define it."""
+        made = self._read("get_callbacks", lambda value: isinstance(value, list | tuple), "a list of Keras callbacks")
+        return [*(made or ())]
 
     def _custom_objects(self) -> Mapping[str, Any]:
         own = self._read("get_custom_objects", lambda value: isinstance(value, Mapping), "a dict of objects by name")

@@ -308,6 +308,24 @@ def test_keras_callbacks_set_the_learning_rate(tmp_path):
 
 @pytest.mark.keras
 @pytest.mark.proof
+def test_keras_callbacks_resume_with_their_state_if_it_is_plain(tmp_path):
+    import keras
+
+    rates = []
+    for epochs in (2, 4):
+        note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: rates.append(logs["learning_rate"]))
+        plateau = keras.callbacks.ReduceLROnPlateau(monitor="loss", factor=0.1, patience=1, min_delta=100.0)
+        log = keras.callbacks.CSVLogger(str(tmp_path / f"{epochs}.csv"))  # a file is none
+        kept = {"checkpoint": str(tmp_path / "kept"), "epochs": epochs}
+        manager = manager_of(builder=KerasNet(), callbacks=[plateau, log, note], **kept)
+        manager.train()
+        manager.close()
+    assert rates == pytest.approx([0.02, 0.02, 0.002, 0.0002])
+    assert len((tmp_path / "4.csv").read_text().splitlines()) == 3
+
+
+@pytest.mark.keras
+@pytest.mark.proof
 def test_keras_early_stopping_gives_back_the_best_weights(tmp_path):
     import keras
 

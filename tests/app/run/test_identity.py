@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from nnlo_opt.app.commands.driver_options import driver_options
-from nnlo_opt.app.run.start.identity import check_same, follows_compile, identity_of, remark_on_workers, settings_of
+from nnlo_opt.app.run.start.identity import (
+    calls_back,
+    check_same,
+    follows_compile,
+    identity_of,
+    remark_on_workers,
+    settings_of,
+)
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders
 from nnlo_opt.core.trials.ledger import Ledger
@@ -239,6 +246,17 @@ def test_a_run_of_a_compiled_model_says_so_and_one_that_does_not_goes_on_without
         assert follows_compile(run) == follows
         assert follows_compile(replace(run, restore=False))
     assert "compiled" not in identity().plain
+    check(identity(), identity())
+
+
+def test_a_run_with_callbacks_says_so_and_one_that_does_not_goes_on_without(tmp_path):
+    """An earlier version did not call them."""
+    run = RunRequest(root=tmp_path, name="a", restore=True)
+    assert calls_back(run)
+    (tmp_path / "a").mkdir()
+    for known, follows in ((identity(calls_back=True), True), (identity(), False)):
+        (tmp_path / "a/journal.jsonl").write_text(json.dumps({"identity": known.plain}) + "\n")
+        assert calls_back(run) == follows
     check(identity(), identity())
 
 

@@ -22,7 +22,7 @@ from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.trials.objectives import Comparison
 from nnlo_opt.engine.data.lists import write_sums
 from nnlo_opt.engine.models.losses import SPARSE
-from nnlo_opt.space import Integer, Real, Space
+from nnlo_opt.space import Categorical, Integer, Real, Space
 from tests.helpers.refusals import check_refused
 from tests.helpers.workloads import prepared, workload_of
 
@@ -273,6 +273,66 @@ def test_a_run_that_began_without_compile_goes_on_without(workplace):
     assert (findings.steps, findings.replaced, findings.taken) == ({}, "", "")
     assert any("Nothing is taken from `compile`" in remark for remark in findings.remarks)
     assert any(remark.startswith("Loss: sparse_categorical_crossentropy, because") for remark in findings.remarks)
+
+
+# ---------------------------------------------------------------- callbacks
+
+CALLING = """
+def get_callbacks():
+    import keras
+    return [keras.callbacks.ReduceLROnPlateau(), keras.callbacks.TerminateOnNaN()]
+"""
+
+
+@pytest.mark.keras
+def test_callbacks_are_named_and_made_anew_for_every_training(workplace):
+    place = workplace(COMPILED + CALLING, *ONE_OF_EACH)
+    findings = place.inspect(None)
+    assert findings.calls_back
+    said = "Callbacks of every training, from `get_callbacks`: ReduceLROnPlateau, TerminateOnNaN."
+    assert said in findings.remarks
+    tasks = [place.open_task(StartFold(assignment=n, trial=n, fold=0, point={}, worker=1, n_workers=1)) for n in (1, 2)]
+    made = [place.callbacks(task) for task in tasks]
+    assert made[0]._callbacks[0] is not made[1]._callbacks[0]
+
+
+@pytest.mark.keras
+@pytest.mark.parametrize(
+    ("returned", "arguments", "sentence"),
+    [
+        ("keras.callbacks.EarlyStopping()", [], "`get_callbacks` of"),
+        ("[keras.callbacks.ModelCheckpoint('a.keras')]", [], "`--checkpoint-interval` saves trainings"),
+        ("[keras.callbacks.EarlyStopping('val_auc')]", [], "'val_auc' of EarlyStopping"),
+        ("[keras.callbacks.ReduceLROnPlateau()]", ["--warmup-epochs", "1", "--epochs", "2"], "Leave one of them out"),
+    ],
+)
+def test_callbacks_that_would_not_act_are_refused_before_a_run(workplace, returned, arguments, sentence):
+    source = f"{COMPILED}\ndef get_callbacks():\n    import keras\n    return {returned}\n"
+    check_refused(sentence, workplace(source, *ONE_OF_EACH, *arguments).inspect, None)
+
+
+@pytest.mark.keras
+def test_either_a_callback_or_a_searched_schedule_sets_the_rate(workplace):
+    place = workplace(COMPILED + CALLING, *ONE_OF_EACH)
+    place.searches = True
+    space = Space([Categorical(["constant", "linear"], name="train.lr_schedule")])
+    check_refused("Leave one of them out", place.inspect, space)
+
+
+@pytest.mark.needs("torch")
+def test_callbacks_are_of_keras(workplace):
+    check_refused("`--early-stopping`", workplace(f"{HIDDEN}{CALLING}", *ONE_OF_EACH, "--loss", SPARSE).inspect, None)
+
+
+@pytest.mark.keras
+def test_a_run_that_began_without_callbacks_goes_on_without(workplace):
+    place = workplace(COMPILED + CALLING, *ONE_OF_EACH)
+    place.follow(compile=True, callbacks=False)
+    findings = place.inspect(None)
+    assert not findings.calls_back
+    assert any("`get_callbacks` is not called" in remark for remark in findings.remarks)
+    start = StartFold(assignment=1, trial=0, fold=0, point={}, worker=1, n_workers=1)
+    assert place.callbacks(place.open_task(start)) is None
 
 
 def test_each_trial_has_the_optimizer_of_its_own_model(workplace):

@@ -20,7 +20,7 @@ class Recorder:
         self.calls = []
         self._wish = wish
 
-    def call(self, adapter, epoch, metrics, learning_rate, *, is_last):
+    def call(self, adapter, epoch, metrics, learning_rate, *, is_last, state=None):
         weights = np.empty(adapter.n_weights, np.float32)
         adapter.read_weights(weights)
         self.calls.append((epoch, metrics and sorted(metrics), learning_rate, is_last))
@@ -31,7 +31,7 @@ class Recorder:
 
 
 def team_of(directory, recorder, n_workers=2, how=None, **changes):
-    how = {"make_callbacks": recorder and (lambda: recorder), **(how or {})}
+    how = {"make_callbacks": recorder and (lambda task: recorder), **(how or {})}
     return linear_teams.team_of(directory, options_of(**changes), n_workers, **how)
 
 
@@ -133,13 +133,124 @@ def test_a_master_that_writes_no_checkpoints_leaves_weights_and_history_alone(tm
     assert len(history_of(team)["epochs"]) == 3
 
 
-# ---------------------------------------------------------------- the state
+# ---------------------------------------------------------------- their own state
+
+
+class Halving(Recorder):
+    """Halves the rate after every second epoch, and stops after `patience`; it knows of them by its state alone."""
+
+    def __init__(self, patience=99):
+        super().__init__()
+        self.patience, self.n_stale, self.best = patience, 0, np.inf
+
+    def call(self, adapter, epoch, metrics, learning_rate, *, is_last, state=None):
+        self.calls.append((epoch, metrics is None, learning_rate, state is not None))
+        if state is not None:
+            self.n_stale, self.best = np.frombuffer(state.tobytes()[:-1])
+        rate = learning_rate
+        if metrics is not None:
+            self.n_stale, self.best = self.n_stale + 1, min(self.best, metrics["val_loss"])
+            rate = rate / 2 if self.n_stale % 2 == 0 else rate
+        own = np.frombuffer(np.array([self.n_stale, self.best]).tobytes() + b"?", np.uint8)  # no whole numbers
+        stop = bool(self.n_stale >= self.patience)
+        return CallbackRequests(learning_rate=rate, stop=stop, has_changed=epoch == 2, state=own)
+
+
+def result_of(team):
+    return central_of(team).tobytes(), history_of(team)
+
+
+CASES = [
+    (2, {"synchronous": True}),
+    (1, {"mode": "gem", "gem_lr": 0.05}),
+    (2, {"mode": "easgd", "sync_every": 2, "synchronous": True}),
+    (1, {"mode": "allreduce"}),
+    (linear_teams.tree_of(3, 2), {"synchronous": True}),
+]
+
+
+@pytest.mark.parametrize(("workers", "changes"), CASES)
+def test_interrupted_after_every_epoch_a_training_ends_as_if_it_were_not(tmp_path, workers, changes):
+    changes = {"epochs": 6, "learning_rate": 0.05, **changes}
+    whole = team_of(tmp_path / "whole", Halving(patience=5), workers, **changes)
+    assert finish(whole).n_epochs == 5
+    rates, n_epochs = [], 0
+    while not rates or n_epochs < 5:
+        recorder = Halving(patience=5)
+        team = team_of(tmp_path / "parts", recorder, workers, **changes)
+        team.run_fold()
+        while not team.reported(msg.EpochReported):
+            assert team.step()
+        n_epochs += 1
+        assert [(epoch, begins, knows) for epoch, begins, _, knows in recorder.calls] == [
+            (n_epochs - 1, True, n_epochs > 1),
+            (n_epochs, False, False),
+        ]
+        rates.append(recorder.calls[-1][2])
+    assert rates == pytest.approx([0.05, 0.05, 0.025, 0.025, 0.0125])
+    again = team_of(tmp_path / "parts", Halving(patience=5), workers, **changes)
+    assert finish(again).reason == "a callback has stopped the training"
+    assert not again.delivered(msg.PushUpdate), "it had ended"
+    assert result_of(again) == result_of(whole)
+
+
+def test_a_preempted_training_keeps_their_state(tmp_path):
+    """Within an epoch, by its checkpoint of that moment."""
+    whole = team_of(tmp_path / "whole", Halving(), 2, epochs=4, synchronous=True)
+    finish(whole)
+    team = team_of(tmp_path / "parts", Halving(), 2, epochs=4, synchronous=True)
+    number = linear_teams.step_to_an_epoch(team)
+    team.steps(9)
+    team.order(msg.PreemptFold(assignment=number))
+    assert isinstance(team.settle(), msg.FoldStopped)
+    recorder = Halving()
+    again = team_of(tmp_path / "parts", recorder, 2, epochs=4, synchronous=True)
+    finish(again)
+    assert recorder.calls[0] == (1, True, 0.05, True)
+    assert result_of(again) == result_of(whole)
+
+
+@pytest.mark.parametrize("n_steps", [0, 11, 25, 40])
+def test_workers_that_replace_dead_ones_go_on_with_it(tmp_path, n_steps):
+    """Worker 1 may be another rank than before, and the master has the state."""
+    recorders = []
+    make = lambda task: recorders.append(Halving()) or recorders[-1]  # noqa: E731
+    team = linear_teams.team_of(tmp_path, options_of(epochs=4), 3, make_callbacks=make)
+    number = linear_teams.step_to_an_epoch(team)
+    team.steps(n_steps)
+    if team.regroup(2) == number:
+        assert isinstance(team.settle(), msg.FoldFinished)
+        first, second = recorders[0].calls, recorders[-1].calls
+        assert second[0][1:] == (True, first[-1][2] / (2 if first[-1][0] == 2 else 1), True)
+        assert recorders[-1].n_stale == 4
+
+
+def test_they_begin_before_a_training_that_waits_for_a_decision_goes_on(tmp_path):
+    recorder = Halving()
+    order = msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={}, waits_for_decision=True)
+    for n_epochs in (1, 2):
+        recorder = Halving()
+        team = team_of(tmp_path, recorder, epochs=4, synchronous=True)
+        team.order(order)
+        team.settle()
+        if n_epochs == 2:
+            assert not recorder.calls
+            team.order(msg.GoOn(assignment=0))
+            team.settle()
+    assert [call[:2] for call in recorder.calls] == [(1, True), (2, False)]
+    assert recorder.n_stale == 2
+    assert isinstance(team.reports[-1], msg.EpochReported)
+
+
+# ---------------------------------------------------------------- the decisions
 
 
 def state_at_the_end_of_an_epoch(epochs=2):
     order = msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={})
-    state = MasterState(FoldPlan(order=order, n_workers=1, options=TrainingOptions(epochs=epochs), calls_back=True))
-    ready = msg.WorkerReady(assignment=0, n_weights=1, n_state=0, n_train=4, n_shard=4, has_validation=False)
+    state = MasterState(FoldPlan(order=order, n_workers=1, options=TrainingOptions(epochs=epochs)))
+    ready = msg.WorkerReady(
+        assignment=0, n_weights=1, n_state=0, n_train=4, n_shard=4, has_validation=False, calls_back=True
+    )
     assert state.handle(1, ready)[-1] == ins.SendCallBack(epoch=0, metrics=None, is_last=False)
     out = state.handle(1, msg.CalledBack(assignment=0, rate_factor=1.0))
     assert [type(i) for i in out] == [ins.TakeRequests, ins.SendWeights]

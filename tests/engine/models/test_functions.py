@@ -22,7 +22,7 @@ def module(tmp_path):
     ("text", "name", "remedy"),
     [
         ("def get_metrics(): return []", "get_metrics", "`--figure-of-merit`"),
-        ("def get_callbacks(): return []", "get_callbacks", "`--early-stopping`"),
+        ("def get_callback(): return []", "get_callback", "Did you mean `get_callbacks`?"),
         ("def get_optimizer(): return 'adam'", "get_optimizer", "`--optimizer`"),
         ("def get_scheduler(optimizer): return None", "get_scheduler", "`--lr-schedule`"),
         ("def get_featurs(): return 'X'", "get_featurs", "Did you mean `get_features`?"),

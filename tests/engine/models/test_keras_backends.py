@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-CONFORMANCE = Path(__file__).parent / "test_keras_conformance.py"
+CONFORMANCE, PRECISION, CALLBACKS = (
+    Path(__file__).parent / f"test_keras_{name}.py" for name in ("conformance", "precision", "callbacks")
+)
 
 pytestmark = [pytest.mark.keras, pytest.mark.proof]
 
@@ -23,8 +25,9 @@ FEWER = "SeveralInputs or dropout or kerass_own or masked or float16 or subclass
         pytest.param("torch", "test", marks=pytest.mark.needs("torch")),
     ],
 )
-def test_conformance(backend, selection):
-    command = [sys.executable, "-m", "pytest", str(CONFORMANCE), "-q", "-k", selection]
+@pytest.mark.parametrize("file", [CONFORMANCE, PRECISION, CALLBACKS])
+def test_conformance(backend, selection, file):
+    command = [sys.executable, "-m", "pytest", str(file), "-q", *(["-k", selection] if file == CONFORMANCE else [])]
     # Of the seconds that JAX takes for a test, most are for making fast what runs once.
     environment = os.environ | {"KERAS_BACKEND": backend, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -17,6 +17,7 @@ from nnlo_opt.core.base.safe_path import private_directory
 from nnlo_opt.core.block.master.endpoints import WorkerEndpoints
 from nnlo_opt.core.block.master.master import Master, MasterSetup
 from nnlo_opt.core.block.master.submaster import SubMaster, SubMasterSetup
+from nnlo_opt.core.block.task import FoldTask
 from nnlo_opt.core.block.worker.group import MemberSetup, WorkerGroupMember
 from nnlo_opt.core.block.worker.worker import Memory, Worker, WorkerSetup
 from nnlo_opt.core.comm.loopback import LoopbackNetwork
@@ -41,8 +42,8 @@ class RoleSetup(Frozen):
     clock: Clock = SystemClock()
     #: False: do not write checkpoints
     writes_checkpoints: bool = True
-    #: creates the user's callbacks on worker 1; None: no callbacks
-    make_callbacks: Callable[[], EpochCallbacks] | None = None
+    #: returns the user's callbacks for a training on worker 1; None: those of the model module
+    make_callbacks: Callable[[FoldTask], EpochCallbacks | None] | None = None
     #: on rank 0, lets the coordinator work during a call of the objective; never raises, returns False if the
     #: coordinator has failed. None on other ranks
     coordinate: Callable[[], bool] | None = None
@@ -93,7 +94,6 @@ class RankRoles:
             writes_checkpoints=setup.writes_checkpoints,
             # A search keeps the weights of every fold; a training also what it needs to continue.
             keeps_checkpoints=not setup.workload.searches,
-            calls_back=setup.make_callbacks is not None,
         )
         return Master(master)
 
@@ -106,9 +106,6 @@ class RankRoles:
         if run.is_objective or endpoints is None or not endpoints.is_worker:
             return None
         world_rank, context = self.placement.world_rank, setup.context
-        callbacks = None
-        if setup.make_callbacks is not None and world_rank == endpoints.team.first_trainer_rank:
-            callbacks = setup.make_callbacks()
         worker = WorkerSetup(
             block=endpoints.worker_end,
             tasks=setup.workload,
@@ -116,7 +113,7 @@ class RankRoles:
             partners=endpoints.partners(),
             timeline=context.timeline,
             monitor=context.monitor,
-            callbacks=callbacks,
+            make_callbacks=setup.make_callbacks or setup.workload.callbacks,
             figure=None if setup.options.comparison.function is None else setup.workload.judge,
             memory=memory,
         )

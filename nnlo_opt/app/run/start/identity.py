@@ -51,6 +51,7 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
         "data": None if findings.data is None else findings.data.to_json(),
         "loss": findings.loss,
         **({"compiled": True} if findings.compiled else {}),
+        **({"callbacks": True} if findings.calls_back else {}),
         "n_fold": options.plan.n_fold,
         "fold_by": options.data.fold_by,
         "features_name": findings.features_name,
@@ -186,6 +187,12 @@ def follows_compile(request: RunRequest) -> bool:
     """Return False if a run is resumed that was begun before the `compile` of a model had an effect."""
     known = _resumed(request)
     return known is None or "compiled" in known.plain
+
+
+def calls_back(request: RunRequest) -> bool:
+    """Return False if a run is resumed that was begun without `get_callbacks`, which had no effect once."""
+    known = _resumed(request)
+    return known is None or "callbacks" in known.plain
 
 
 def _resumed(request: RunRequest) -> RunIdentity | None:

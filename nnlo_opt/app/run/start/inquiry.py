@@ -3,12 +3,13 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from nnlo_opt.app.reporting.words import counted
 from nnlo_opt.app.run.options.checks import check_momentum, check_shares
 from nnlo_opt.app.run.options.space_checks import idle_options
 from nnlo_opt.app.run.start.driver import Driver
-from nnlo_opt.app.run.start.identity import follows_compile
+from nnlo_opt.app.run.start.identity import calls_back, follows_compile
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.comm.messages import Json
@@ -41,15 +42,19 @@ class Inquiry:
             loaded = driver.load_space()
             space = None if loaded is None else loaded.to_json()
             # Before any rank imports a framework: an error comes at once, and no rank is still importing.
-            follows = follows_compile(self._options.run)
-            if early := self._ask(reporter, Check(space=space, follows_compile=follows)):
+            run = self._options.run
+            begun: dict[str, Any] = {
+                "space": space,
+                "follows_compile": follows_compile(run),
+                "calls_back": calls_back(run),
+            }
+            if early := self._ask(reporter, Check(**begun)):
                 self._check(Findings.from_json(early))
             asked += trainers
             for rank in trainers:
                 if rank != reporter:
-                    inspect = Inspect(report=False, space=space, follows_compile=follows)
-                    self._ranks.transport.send(rank, inspect)
-            findings = self._ask(reporter, Inspect(report=True, space=space, follows_compile=follows))
+                    self._ranks.transport.send(rank, Inspect(report=False, **begun))
+            findings = self._ask(reporter, Inspect(report=True, **begun))
         return Findings.from_json(findings)
 
     def _ask(self, reporter: int, question: Check | Inspect) -> dict[str, Json]:

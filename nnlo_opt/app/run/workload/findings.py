@@ -37,6 +37,8 @@ class Findings:
     pauses: bool = True
     #: True if the model is compiled, and its `compile` arguments are used
     compiled: bool = False
+    #: True if the model module has `get_callbacks`, which trainings call
+    calls_back: bool = False
     #: training options from the model's `compile`, at the middle of the search space
     steps: Mapping[str, Any] = field(default_factory=dict)
     #: remarks on arguments of `compile`: overridden, used, and without effect; each empty if there are none

@@ -16,7 +16,7 @@ from nnlo_opt.app.run.workload.run_data import RunData
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.space.constraint import CONSTRAINT_NAME
-from nnlo_opt.core.space.space import Point, Space
+from nnlo_opt.core.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.core.space.tuples import Tuples
 from nnlo_opt.core.training.options import TrainingOptions, model_parameters
 from nnlo_opt.core.training.stopping import check_metric
@@ -78,6 +78,7 @@ class Inspection:
             notes=definition.notes,
             space=space,
             trains_itself=definition.trains_itself,
+            calls_back=self._maker.calls_back and "get_callbacks" in definition.functions,
         )
         if definition.kind == "objective":
             pauses = takes(definition.objective, "checkpoint")
@@ -222,6 +223,7 @@ class Inspection:
                 check_metric(target.metric, known, spelled("target_metric"))
             check_objectives(self._options.comparison, known)
             figure = figure_name(known)
+            findings = self._with_callbacks(findings, figures, options, validates=validates)
         first, function = self._options.comparison.objectives[0], self._maker.figure
         if function is not None and first.name == FIGURE:
             figure = function.name
@@ -229,6 +231,21 @@ class Inspection:
             figure = first.name
         self._maker.release()
         return replace(findings, figure=figure, remarks=(*findings.remarks, *remarks))
+
+    def _with_callbacks(
+        self, findings: Findings, figures: Sequence[str], options: TrainingOptions, *, validates: bool
+    ) -> Findings:
+        """Return the findings with those on `get_callbacks`; `figures`: metrics of the model."""
+        searched = () if findings.space is None else findings.space.train_names
+        is_scheduled = any(TRAIN_PREFIX + name in searched for name in ("lr_schedule", "warmup_epochs"))
+        made = self._maker.callbacks(figures, options, validates=validates, is_scheduled=is_scheduled)
+        if made is not None:
+            said = f"Callbacks of every training, from `get_callbacks`: {made}."
+        elif not self._maker.calls_back and "get_callbacks" in self._maker.definition.functions:
+            said = "`get_callbacks` is not called, as in the version that began this run; a new run calls it."
+        else:
+            return findings
+        return replace(findings, remarks=(*findings.remarks, said))
 
     def _with_compiled(
         self, findings: Findings, compiled: Compiled, options: TrainingOptions, terms: Sequence[LossTerm]

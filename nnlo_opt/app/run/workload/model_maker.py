@@ -2,7 +2,7 @@
 
 import gc
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.trees import Arrays, leaves
 from nnlo_opt.core.data.source import DataInfo
-from nnlo_opt.core.models.adapter import FrameworkAdapter
+from nnlo_opt.core.models.adapter import EpochCallbacks, FrameworkAdapter
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.engine.models.builders import TrialDefinition, model_file, open_model
 from nnlo_opt.engine.models.compiled import Compiled
@@ -61,6 +61,8 @@ class ModelMaker:
         self._framework: Framework | None = None
         #: False: nothing that a model says by `compile` holds, nor is refused
         self.follows_compile = options.follows_compile
+        #: False: `get_callbacks` is not called
+        self.calls_back = True
         #: training options that the last model brought, for `TrainingOptions.with_steps`
         self.steps: Mapping[str, Any] = {}
         #: the last model; None before it is built, and after its release
@@ -185,7 +187,7 @@ class ModelMaker:
     def checked_loss(
         self, options: TrainingOptions, model: Any, compiled: Compiled, samples: KnownSamples
     ) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
-        """Return the losses, and sentences about inferred ones; ConfigurationError if model, data, losses disagree."""
+        """Return the losses, and sentences for the user; ConfigurationError if model, data and losses disagree."""
         info = samples.info
         outputs = self.framework.describe_outputs(model, info.feature_shape)
         own_weights = self.definition.loss_weights()
@@ -194,7 +196,39 @@ class ModelMaker:
         shapes, dtypes = [*leaves(info.label_shape)], [*leaves(info.label_dtype)]
         values = [None] * len(shapes) if request else [*leaves(samples.some_labels)]
         labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
-        return make_terms(request, weights, outputs, labels, self.framework.RULES)
+        terms, remarks = make_terms(request, weights, outputs, labels, self.framework.RULES)
+        remark_on: Callable[[Any], str] = getattr(self.framework, "precision_remark", lambda model: "")
+        return terms, (*remarks, *filter(None, [remark_on(model)]))
+
+    def callbacks(
+        self, figures: Sequence[str], options: TrainingOptions, *, validates: bool, is_scheduled: bool = False
+    ) -> EpochCallbacks | None:
+        """Return new callbacks of the model module for a training; None if it has none.
+
+        Args:
+            figures: names of the model's metrics.
+            options: options of the training.
+            validates: True if there are validation data.
+            is_scheduled: True if another point may have a schedule of the learning rate.
+
+        Raises:
+            ConfigurationError: one of them would not act on the training as the user expects.
+        """
+        definition = self.definition
+        made = definition.callbacks() if self.calls_back else []
+        if not made:
+            return None
+        make: Callable[..., EpochCallbacks] | None = getattr(self.framework, "epoch_callbacks", None)
+        if make is None or definition.trains_itself:
+            what = "a composite model" if definition.trains_itself else self.framework.NOUN
+            others = ("early_stopping", "target_metric", "lr_schedule", "checkpoint_interval")
+            raise ConfigurationError(
+                f"`get_callbacks` is for a Keras model. Received: {what}, of {definition.source}. Remove it; "
+                f"{', '.join(f'`{spelled(name)}`' for name in others)} do what most callbacks do."
+            )
+        known = [*figures, *(f"val_{name}" for name in figures if validates)]
+        is_scheduled = is_scheduled or options.schedule.changes
+        return make(made, str(definition.source), known, options.epochs, is_scheduled=is_scheduled)
 
     def composite(
         self, model: CompositeModel, options: TrainingOptions, seed: int, samples: KnownSamples

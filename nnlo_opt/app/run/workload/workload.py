@@ -24,7 +24,7 @@ from nnlo_opt.core.comm.messages import Json, StartFold
 from nnlo_opt.core.comm.objective_messages import CallObjective
 from nnlo_opt.core.comm.run_messages import OpenRun
 from nnlo_opt.core.data.ragged import padded
-from nnlo_opt.core.models.adapter import FrameworkAdapter, Predictor
+from nnlo_opt.core.models.adapter import EpochCallbacks, FrameworkAdapter, Predictor
 from nnlo_opt.core.models.layout import FloatVector
 from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.space.tuples import Tuples
@@ -105,9 +105,10 @@ class ModuleWorkload:
         """Return the definition of the model or the objective; the first call executes the user's module."""
         return self.maker.definition
 
-    def follow(self, *, compile: bool) -> None:
-        """Use or ignore the `compile` arguments of models (`Options.follows_compile`)."""
+    def follow(self, *, compile: bool, callbacks: bool = True) -> None:
+        """Use or ignore the `compile` arguments of models (`Options.follows_compile`), and `get_callbacks`."""
         self.maker.follows_compile = compile and self.options.follows_compile
+        self.maker.calls_back = callbacks
 
     def prepare(self) -> None:
         """Import the framework; an objective needs none."""
@@ -180,6 +181,11 @@ class ModuleWorkload:
     def build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
         """Return a model with fresh weights, which depend only on the seed; TrialError if it cannot be built."""
         return self.maker.build(self._tuples.given(parameters), options, seed, self.data)
+
+    def callbacks(self, task: FoldTask) -> EpochCallbacks | None:
+        """Return new callbacks of the model module for a training; None if it has none."""
+        adapter = cast(FrameworkAdapter, task.adapter)
+        return self.maker.callbacks(adapter.figures, task.options, validates=task.n_validation > 0)
 
     def judge(self, fold: dict[str, Json], task: FoldTask) -> object:
         """Return the figure of merit of a fold; only worker 1 loads the module of its function."""

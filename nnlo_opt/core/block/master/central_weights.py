@@ -12,7 +12,7 @@ import numpy as np
 from nnlo_opt.core.base.errors import ProtocolError, TrialError
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.base.spelling import spelled
-from nnlo_opt.core.base.vectors import aligned_empty
+from nnlo_opt.core.base.vectors import aligned_empty, without_bytes
 from nnlo_opt.core.block.exchange.rounds import HeldUpdates, average_states, check_same_model
 from nnlo_opt.core.block.exchange.shared_step import SharedStep
 from nnlo_opt.core.block.exchange.shared_weights import SharedWeights
@@ -24,6 +24,8 @@ from nnlo_opt.core.trials.checkpoint import Checkpoint
 from nnlo_opt.core.update_rules.layers import Layer, layers_of
 from nnlo_opt.core.update_rules.rule import Answer, MasterHalf
 
+#: name of the callbacks' state among the arrays of a checkpoint
+_OF_CALLBACKS = "callbacks"
 #: prefix of the update rule's vectors among the arrays of a checkpoint
 _OF_RULE = "rule."
 
@@ -59,6 +61,8 @@ class CentralWeights:
         self._n_applied = state.n_samples
         #: learning rate factor requested by callbacks
         self.rate_factor = rate_factor
+        #: the callbacks' own state, bytes that only they understand, (n_bytes,); None before they have any
+        self.callbacks: np.ndarray | None = None
 
     # ------------------------------------------------------------ at the beginning
 
@@ -89,6 +93,7 @@ class CentralWeights:
                 )
             np.copyto(self.central, resumed.arrays["central"])
             self._best = resumed.arrays.get("best")
+            self.callbacks = resumed.arrays.get(_OF_CALLBACKS)
             vectors = {
                 name.removeprefix(_OF_RULE): array
                 for name, array in resumed.arrays.items()
@@ -207,7 +212,7 @@ class CentralWeights:
     def _scale_learning_rate(self) -> None:
         """Set the learning rate of the next update."""
         state = self._state
-        if self._schedule.changes or state.plan.calls_back:
+        if self._schedule.changes or state.calls_back:
             factor = self._schedule.factor_of_update(
                 self._n_applied, state.n_samples, state.n_train, self._options.epochs
             )
@@ -229,12 +234,16 @@ class CentralWeights:
         self._model_states.clear()
 
     def take_requests(self, received: Received) -> None:
-        """Adopt the learning rate of the callbacks, and the weights if they changed them."""
+        """Adopt the learning rate of the callbacks, their state, and the weights if they changed them."""
         message = received.message
         assert isinstance(message, msg.CalledBack)
         self.rate_factor = message.rate_factor
-        if received.payload is not None:
-            np.copyto(self.central, received.payload)
+        if received.payload is None:
+            return
+        changed, state = without_bytes(received.payload, message.n_state)
+        self.callbacks = state if message.n_state else None
+        if len(changed):
+            np.copyto(self.central, changed)
 
     @property
     def evaluated(self) -> np.ndarray:
@@ -261,6 +270,8 @@ class CentralWeights:
         arrays, scalars = {"central": self.central}, {}
         if self._best is not None:
             arrays["best"] = self._best
+        if self.callbacks is not None:
+            arrays[_OF_CALLBACKS] = self.callbacks
         for name, value in self.rule.state().items():
             if isinstance(value, np.ndarray):
                 arrays[f"{_OF_RULE}{name}"] = value

@@ -98,6 +98,8 @@ class Checkpoints:
         master: dict[str, Any] = {"n_samples": state.n_samples, "version": state.version, "train_s": train_s}
         master |= {"history": state.history.to_json(), "epoch_under_way": state.history.epoch_under_way()}
         master |= {"staleness": state.staleness.to_json(), "rule": of_rule, "rate_factor": weights.rate_factor}
+        if state.is_stopped:
+            master["is_stopped"] = True
         return Checkpoint(
             epoch=state.epoch,
             n_samples_inside=n_samples_inside,
@@ -161,6 +163,7 @@ def state_from(plan: FoldPlan, resumed: Checkpoint) -> MasterState:
         StalenessStatistics.from_json(master["staleness"]),
         n_samples=master["n_samples"],
         version=master["version"],
+        is_stopped=bool(master.get("is_stopped", False)),
     )
     if resumed.n_samples_inside:
         state.resume_epoch(resumed.n_samples_inside, master["epoch_under_way"])

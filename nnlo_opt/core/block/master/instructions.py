@@ -72,7 +72,7 @@ class SendValidate(Instruction):
 
 
 class SendCallBack(Instruction):
-    """Have worker 1 call the callbacks with the `metrics` of the epoch that has ended; None at the beginning."""
+    """Have worker 1 call the callbacks with the `metrics` of the epoch that has ended; None when it begins."""
 
     epoch: int
     metrics: dict[str, float] | None
@@ -80,7 +80,7 @@ class SendCallBack(Instruction):
 
 
 class TakeRequests(Instruction):
-    """Adopt the learning rate just requested by the callbacks, and the weights if they changed them."""
+    """Adopt the learning rate just requested by the callbacks, their state, and the weights if they changed them."""
 
 
 class KeepBest(Instruction):

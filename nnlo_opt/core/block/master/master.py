@@ -17,6 +17,7 @@ from nnlo_opt.core.base.files import atomic_write
 from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.core.base.vectors import with_bytes
 from nnlo_opt.core.block.answers import Results, failures_to, fold_failed
 from nnlo_opt.core.block.master import instructions as ins
 from nnlo_opt.core.block.master.central_weights import CentralWeights
@@ -57,8 +58,6 @@ class MasterSetup(Frozen):
     writes_checkpoints: bool = True
     #: True to keep checkpoints when a fold has ended
     keeps_checkpoints: bool = False
-    #: True if worker 1 has callbacks of the user
-    calls_back: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -202,7 +201,7 @@ class MasterAssignment:
                 position=self._as_sent_to(worker, positions),
                 restore=restore,
                 mid_epoch=resumed is not None and resumed.n_samples_inside > 0,
-                rate_factor=weights.rate_factor if self.state.plan.calls_back else None,
+                rate_factor=weights.rate_factor if self.state.calls_back else None,
                 shared=place,
             )
             self.ends.send(worker, train, weights.central[0 if kind == Answer.WEIGHTS else weights.n_weights :])
@@ -234,14 +233,16 @@ class MasterAssignment:
         self.weights.hold_state(instruction.worker, received)
 
     def _send_call_back(self, instruction: ins.SendCallBack) -> None:
+        weights, state = self.weights.central, self.weights.callbacks if instruction.metrics is None else None
         message = msg.CallBack(
             assignment=self.order.assignment,
             epoch=instruction.epoch,
             metrics=instruction.metrics,
             rate_factor=self.weights.rate_factor,
             is_last=instruction.is_last,
+            n_state=0 if state is None else len(state),
         )
-        self.ends.send(1, message, self.weights.central)
+        self.ends.send(1, message, weights if state is None else with_bytes(weights, state))
 
     def _send_judge(self, instruction: ins.SendJudge) -> None:
         epochs, order = self.state.history.epochs, self.order
@@ -381,7 +382,6 @@ class Master:
             order=order,
             n_workers=ends.n_workers(options),
             options=options,
-            calls_back=self._setup.calls_back,
             comparison=self._setup.comparison,
             can_stop_mid_epoch=not (ends.groups and options.waits),
         )

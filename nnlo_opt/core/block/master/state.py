@@ -10,7 +10,7 @@ vectors. An assignment goes through these phases:
                  overlaps has another update computed by then, which it pushes before
     VALIDATING   every worker validates the same version on its share
     JUDGING      the user's figure of merit, if there is one, is called on worker 1 when all epochs are trained
-    CALLING_BACK the user's callbacks, if there are any, run on worker 1 before the first epoch and after each
+    CALLING_BACK the user's callbacks, if there are any, run on worker 1 before it begins to train and after each epoch
     AWAITING     the epoch is reported, and the coordinator's decision about the trial is awaited
     HALTING      allreduce: the assignment is stopped; the workers finish the current step together, as all must take
                  part
@@ -48,8 +48,6 @@ class FoldPlan(Frozen):
     n_workers: int
     #: options of the trial
     options: TrainingOptions
-    #: worker 1 has callbacks of the user
-    calls_back: bool = False
     #: how trials are compared
     comparison: Comparison = Comparison()
     #: True if a fence within an epoch is possible; not for synchronous groups, which may have a worker that has
@@ -91,6 +89,7 @@ class Phase(Enum):
     OVER = auto()
 
 
+STOPPED_BY_CALLBACK = "a callback has stopped the training"
 #: phases in which workers may be replaced, if they do not wait for each other
 REGROUPING = frozenset({Phase.STARTING, Phase.TRAINING, Phase.FENCING, Phase.VALIDATING})
 
@@ -105,8 +104,13 @@ class MasterState:
         staleness: StalenessStatistics | None = None,
         n_samples: int = 0,
         version: int = 0,
+        *,
+        is_stopped: bool = False,
     ) -> None:
-        """Begin afresh, or at the fence of a checkpoint (`history` of the epochs done)."""
+        """Begin afresh, or at the fence of a checkpoint (`history` of the epochs done).
+
+        `is_stopped`: a callback has ended the training there.
+        """
         self.plan = plan
         #: metrics of the epochs done
         self.history = history or FoldHistory()
@@ -139,7 +143,13 @@ class MasterState:
         self.n_samples_inside = 0
         #: True if new workers start within a training, because ranks have died
         self._is_midway = False
-        #: metrics passed to the callbacks, None before the first epoch; why it was the last epoch, or ""
+        #: True if worker 1 has callbacks of the user
+        self.calls_back = False
+        #: True once they have been called on this worker
+        self._has_called_back = False
+        #: True if they have ended the training
+        self.is_stopped = is_stopped
+        #: metrics passed to the callbacks, None at their beginning; why it was the last epoch, or ""
         self._called_with: tuple[dict[str, float] | None, str] = None, ""
         #: result of the fold without its figure of merit; None until it has finished
         self._finished: ins.FinishFold | None = None
@@ -179,7 +189,7 @@ class MasterState:
     def go_on(self) -> list[ins.Instruction]:
         """Begin the next epoch, as decided by the coordinator."""
         self._heard()
-        return self._begin_epoch()
+        return self._begin()
 
     def pause(self) -> list[ins.Instruction]:
         """End the assignment, to be resumed later, as decided by the coordinator."""
@@ -206,6 +216,7 @@ class MasterState:
         self.version = self.version if version is None else version
         self.plan = self.plan.replaced(n_workers=n_workers)
         self._is_midway = self._is_midway or self.phase is not Phase.STARTING
+        self._has_called_back = False
         self.phase = Phase.STARTING
         self.workers = tuple(range(1, n_workers + 1))
         self.waiting_for = set(self.workers)
@@ -236,23 +247,31 @@ class MasterState:
         self._answered(worker)
         self.n_train = message.n_train
         self.has_validation = message.has_validation
+        self.calls_back = self.calls_back or message.calls_back
         if self.waiting_for:
             return []
         if self._is_midway:
-            self._is_midway = False
-            return self._begin_epoch()
+            return self._begin()
         out: list[ins.Instruction] = [ins.Initialise(epoch=self.epoch)]
-        if self.epoch and not self.n_samples_inside and (reason := self.plan.reason_to_end(self.history)):
-            return [*out, *self._finish(reason)]
+        if self.epoch and not self.n_samples_inside:
+            reason = self.plan.reason_to_end(self.history)
+            if reason := reason or STOPPED_BY_CALLBACK * (self.is_stopped and self.calls_back):
+                return [*out, *self._finish(reason)]
         if self.epoch and self.plan.order.waits_for_decision:
             # The coordinator may have died before receiving the report or sending its decision.
             self.phase = Phase.AWAITING
             metrics = self.history.epochs[self.epoch - 1]
             return [*out, ins.ReportEpoch(epoch=self.epoch, metrics=metrics, checkpoint=False, waits=True)]
-        return [*out, *(self._call_back(None, "") if self.plan.calls_back else self._begin_epoch())]
+        return [*out, *self._begin()]
+
+    def _begin(self) -> list[ins.Instruction]:
+        """Begin an epoch, after callbacks that have not been called on this worker."""
+        is_first = self.calls_back and not self._has_called_back
+        return self._call_back(None, "") if is_first else self._begin_epoch()
 
     def _begin_epoch(self) -> list[ins.Instruction]:
         self.phase = Phase.TRAINING
+        self._is_midway = False
         self.rounds = SynchronousRounds(self.workers)
         self.computing = set(self.workers)
         self.fenced.clear()
@@ -366,7 +385,7 @@ class MasterState:
             return self._end(msg.FoldFailed(assignment=self.plan.order.assignment, reason=reason))
         out: list[ins.Instruction] = [ins.KeepBest()] if self.plan.best_index(self.history) == self.epoch - 1 else []
         reason = self.plan.reason_to_end(self.history)
-        return [*out, *(self._call_back(metrics, reason) if self.plan.calls_back else self._go_on(metrics, reason))]
+        return [*out, *(self._call_back(metrics, reason) if self.calls_back else self._go_on(metrics, reason))]
 
     def _go_on(self, metrics: dict[str, float], reason: str) -> list[ins.Instruction]:
         """End the epoch; then finish for `reason`, wait for a decision, stop if preempted, or begin the next."""
@@ -389,11 +408,14 @@ class MasterState:
 
     def _called_back(self, worker: int, message: msg.CalledBack) -> list[ins.Instruction]:
         self._answered(worker)
+        self._has_called_back = True
         metrics, reason = self._called_with
         if metrics is None:
-            return [ins.TakeRequests(), *(self.stop() if self.preempting else self._begin_epoch())]
+            is_at_rest = self.preempting and not self._is_midway
+            return [ins.TakeRequests(), *(self.stop() if is_at_rest else self._begin_epoch())]
         if message.stop:
-            reason = reason or "a callback has stopped the training"
+            self.is_stopped = True
+            reason = reason or STOPPED_BY_CALLBACK
         return [ins.TakeRequests(), *self._go_on(metrics, reason)]
 
     def _judged(self, worker: int, message: msg.Judged) -> list[ins.Instruction]:

@@ -17,6 +17,7 @@ from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
+from nnlo_opt.core.base.vectors import with_bytes, without_bytes
 from nnlo_opt.core.block.answers import failures_to, fold_failed
 from nnlo_opt.core.block.exchange.rounds import average_states
 from nnlo_opt.core.block.task import FoldTask, TaskFactory, release
@@ -65,8 +66,8 @@ class WorkerSetup(Frozen):
     timeline: Timeline = NO_TIMELINE
     #: measures the load of this process for the history; None to not measure it
     monitor: LoadMonitor | None = None
-    #: callbacks of the user, if this is worker 1
-    callbacks: EpochCallbacks | None = None
+    #: returns the callbacks of the user for a training, called on worker 1; None if there are none
+    make_callbacks: Callable[[FoldTask], EpochCallbacks | None] = lambda task: None
     #: the user's figure of merit, if this is worker 1
     figure: Callable[[dict[str, Any], FoldTask], Any] | None = None
     #: memory of an assignment that may continue after deaths
@@ -92,6 +93,8 @@ class Worker:
         self._assignment: int | None = None
         #: training of that assignment; None while it is being opened, and without one
         self._training: LocalTraining | None = None
+        #: callbacks of the user in that training, if this is worker 1
+        self._callbacks: EpochCallbacks | None = None
         self._answers_failures = failures_to(self._fail)
 
     @property
@@ -180,8 +183,10 @@ class Worker:
         mine = start if self._group is None else self._group.start(start)
         task = self._setup.tasks.open(mine)
         self._training = LocalTraining(self._block, task, start, self._setup.partners, self._timeline)
-        initial = task.read_model() if start.worker == 1 else None
-        ready = task.ready(start.assignment)
+        is_first = start.worker == 1
+        self._callbacks = self._setup.make_callbacks(task) if is_first else None
+        initial = task.read_model() if is_first else None
+        ready = task.ready(start.assignment).replaced(calls_back=self._callbacks is not None)
         if self._setup.monitor is not None:
             self._setup.monitor.start()
 
@@ -215,7 +220,7 @@ class Worker:
             self._setup.monitor.stop()
         if was_open and self._group is not None and self._assignment is not None:
             self._group.tell(msg.EndFold(assignment=self._assignment))
-        self._assignment = self._training = None
+        self._assignment = self._training = self._callbacks = None
         if was_open:
             release(self._setup.tasks)
 
@@ -288,19 +293,33 @@ class Worker:
     # ------------------------------------------------------------ functions of the user
 
     def _call_back(self, message: msg.CallBack, payload: np.ndarray | None) -> None:
-        task, callbacks = self._opened().task, self._setup.callbacks
-        if callbacks is None:
-            raise ProtocolError("Callbacks were expected on this worker.")
-        task.write_model(payload)
+        task, callbacks = self._opened().task, self._callbacks
+        if callbacks is None or payload is None:
+            raise ProtocolError("Callbacks and weights were expected on this worker.")
+        central, state = without_bytes(payload, message.n_state)
+        task.write_model(central)
         base = task.options.rule.base_learning_rate(task.options)
         rate = base * message.rate_factor
         with PULSE.unwatched():
-            wishes = callbacks.call(task.adapter, message.epoch, message.metrics, rate, is_last=message.is_last)
+            wishes = callbacks.call(
+                task.adapter,
+                message.epoch,
+                message.metrics,
+                rate,
+                is_last=message.is_last,
+                state=state if message.n_state else None,
+            )
         changed = task.read_model() if wishes.has_changed else None
         # If unchanged, the factor keeps its exact bits.
         factor = message.rate_factor if wishes.learning_rate == rate else wishes.learning_rate / base
-        answer = msg.CalledBack(assignment=message.assignment, rate_factor=factor, stop=wishes.stop)
-        self._block.send(MASTER, answer, changed)
+        own = wishes.state
+        answer = msg.CalledBack(
+            assignment=message.assignment,
+            rate_factor=factor,
+            stop=wishes.stop,
+            n_state=0 if own is None else len(own),
+        )
+        self._block.send(MASTER, answer, changed if own is None else with_bytes(changed, own))
 
     def _judge(self, message: msg.Judge, payload: np.ndarray | None) -> None:
         function, task = self._setup.figure, self._opened().task

@@ -6,10 +6,11 @@ are not used, which saves about a millisecond a batch and 7 MB a trial. Between 
 
 import gc
 import importlib
+import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -33,12 +34,34 @@ class LossScale:
     overflows is computed again with half the factor; other implementations drop the batch.
     """
 
-    #: consecutive gradients without overflow before the factor doubles
-    PATIENCE: ClassVar[int] = 2000
-
     exponent: int = 15
     #: gradients since the factor last changed
     n_fitting: int = 0
+    #: consecutive gradients without overflow before the factor doubles
+    patience: int = 2000
+
+    @classmethod
+    def of(cls, model: Any) -> "LossScale | None":
+        """Return the loss scale of a Keras model, by the `LossScaleOptimizer` of its `compile`, if it has one.
+
+        None if no layer computes in float16.
+        """
+        if all(layer.compute_dtype != "float16" for layer in model._flatten_layers()):
+            return None
+        optimizer: Any = getattr(model, "optimizer", None)
+        if not hasattr(optimizer, "dynamic_growth_steps"):
+            return cls()
+        exponent = max(0, round(math.log2(optimizer.initial_scale)))
+        return cls(exponent=exponent, patience=optimizer.dynamic_growth_steps)
+
+    @property
+    def state(self) -> list[int]:
+        """Numbers from which it continues after a resume: exponent, `n_fitting`."""
+        return [self.exponent, self.n_fitting]
+
+    def resume(self, state: Sequence[int]) -> None:
+        """Continue from a `state`."""
+        self.exponent, self.n_fitting = state
 
     @property
     def factor(self) -> float:
@@ -57,7 +80,7 @@ class LossScale:
 
     def rise(self) -> None:
         """Double the factor after many gradients without overflow; call it after dividing by `factor`."""
-        if self.n_fitting >= self.PATIENCE:
+        if self.n_fitting >= self.patience:
             self.exponent, self.n_fitting = self.exponent + 1, 0
 
 
@@ -100,9 +123,8 @@ class KerasAdapter(FlatWeights):
             *(_value_of(variable) for variable in self._graph.counter_variables),
             *self._engine.own_counters,
         ]
-        in_half = any(layer.compute_dtype == "float16" for layer in model._flatten_layers())
         #: loss scale; None if no layer computes in float16
-        self._loss_scale = LossScale() if in_half else None
+        self._loss_scale = LossScale.of(model)
 
     def read_state(self, out: FloatVector) -> None:
         copy_vector(self._state, out)
@@ -112,14 +134,14 @@ class KerasAdapter(FlatWeights):
 
     def discrete_state(self) -> list[list[int]]:
         """Return the counters of the model, then the loss scale, if there is one."""
-        scale = [[*astuple(self._loss_scale)]] if self._loss_scale else []
+        scale = [self._loss_scale.state] if self._loss_scale else []
         return [counter.ravel().tolist() for counter in self._counters] + scale
 
     def load_discrete_state(self, values: list[list[int]]) -> None:
         check_counters(values, self.discrete_state())
         if self._loss_scale:
             *values, scale = values
-            self._loss_scale = LossScale(*scale)
+            self._loss_scale.resume(scale)
         self._counters = [
             np.array(value, counter.dtype).reshape(counter.shape)
             for value, counter in zip(values, self._counters, strict=True)
@@ -198,11 +220,13 @@ class KerasAdapter(FlatWeights):
     def take_from_model(self) -> bool:
         """Copy changed variables of the `synced_model` back to the adapter; return True if there were any."""
         graph = self._graph
-        before = self._weights.copy(), self._state.copy()
-        self._weights = self.own_weights
-        graph.layout.gather([_value_of(variable) for variable in graph.weight_variables], self._weights)
-        graph.state_layout.gather([_value_of(variable) for variable in graph.state_variables], self._state)
-        return not (np.array_equal(before[0], self._weights) and np.array_equal(before[1], self._state))
+        weights = _changed(graph.weight_variables, graph.layout, self._weights)
+        state = _changed(graph.state_variables, graph.state_layout, self._state)
+        if weights is not None:
+            self.write_weights(weights)
+        if state is not None:
+            self.write_state(state)
+        return weights is not None or state is not None
 
     def release(self) -> None:
         """Free the model and all memory of Keras and its backend for it.
@@ -245,6 +269,21 @@ def _value_of(variable: Any) -> np.ndarray:
     from keras import ops
 
     return ops.convert_to_numpy(variable.value)
+
+
+def _changed(variables: Sequence[Any], layout: Layout, vector: FloatVector) -> FloatVector | None:
+    """Return a vector with the values of the variables that differ from `vector`; None if none does.
+
+    Variables in half precision have less of it than `vector`, which stays.
+    """
+    before = layout.views(vector)
+    values = [_value_of(variable) for variable in variables]
+    changes = [not np.array_equal(old.astype(new.dtype), new) for old, new in zip(before, values, strict=True)]
+    if not any(changes):
+        return None
+    after = aligned_empty(layout.n_weights)
+    layout.gather([new if is_new else old for old, new, is_new in zip(before, values, changes, strict=True)], after)
+    return after
 
 
 def _values_of(variables: Sequence[Any], layout: Layout) -> FloatVector:

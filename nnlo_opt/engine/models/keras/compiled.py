@@ -1,6 +1,7 @@
 """Arguments of `compile` of a Keras model, and its own methods of training, which nothing here calls."""
 
 import json
+import math
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -74,6 +75,9 @@ def arguments_of(model: Any) -> Compiled:
         unused.append("run_eagerly=True (steps are always compiled)")
     if (n_steps := asked.get("steps_per_execution") or 1) != 1:
         unused.append(f"steps_per_execution={n_steps} (batches are computed one by one)")
+    scale = getattr(model.optimizer, "initial_scale", 1.0)  # of a LossScaleOptimizer
+    if (power := 2.0 ** max(0, round(math.log2(scale)))) != scale:
+        unused.append(f"initial_scale={scale:g} of LossScaleOptimizer (it begins at {power:g})")
     weights = asked.get("loss_weights")
     return Compiled(
         optimizer=optimizer,

@@ -18,6 +18,8 @@ from nnlo_opt.engine.models import losses
 from nnlo_opt.engine.models.compiled import Compiled
 from nnlo_opt.engine.models.composite import CompositeModel
 from nnlo_opt.engine.models.keras.adapter import ENGINES, KerasAdapter, forget_models
+from nnlo_opt.engine.models.keras.callback_rules import check_callbacks
+from nnlo_opt.engine.models.keras.callbacks import KerasCallbacks, with_keras_names
 from nnlo_opt.engine.models.keras.compiled import arguments_of, compile_as_saved, note_unread, refuse_own_methods
 from nnlo_opt.engine.models.keras.graph import packed
 from nnlo_opt.engine.models.legacy.architecture import read_architecture
@@ -175,6 +177,31 @@ def compiled_of(model: Any) -> Compiled:
 def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> KerasAdapter:
     """Return an adapter of the model, whose weights exist, for training on `terms`, one for each output."""
     return KerasAdapter(model, terms, jit_compile=jit_compile)
+
+
+def precision_remark(model: Any) -> str:
+    """Return a sentence about weights that are not float32, as they are trained; empty if all are."""
+    dtypes = sorted({variable.dtype for variable in model.trainable_variables} - {"float32"})
+    return f"Weights in {' and '.join(dtypes)} are trained, exchanged and kept in float32." if dtypes else ""
+
+
+def epoch_callbacks(
+    callbacks: Sequence[Any], source: str, known: Sequence[str], epochs: int, *, is_scheduled: bool
+) -> KerasCallbacks:
+    """Return the callbacks of a model module, for a training of `epochs` epochs.
+
+    Args:
+        callbacks: return value of `get_callbacks`.
+        source: file of `get_callbacks`.
+        known: metrics of the training.
+        is_scheduled: True if an option sets a schedule of the learning rate.
+
+    Raises:
+        ConfigurationError: one of them would not act as in `fit`.
+    """
+    names = with_keras_names(dict.fromkeys(known, 0.0))
+    check_callbacks(callbacks, source, names, is_scheduled=is_scheduled)
+    return KerasCallbacks(callbacks, epochs, is_strict=True, is_scheduled=is_scheduled)
 
 
 def save_mean(models: Sequence[Any], weights: Sequence[float], path: Path) -> None:

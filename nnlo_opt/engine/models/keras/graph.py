@@ -136,9 +136,13 @@ class KerasGraph:
     def outputs(self, vectors: Vectors, batch: Batch, split: Split, model: Any) -> list[Any]:
         """Return the outputs of `model`, this model or a part of it, for `batch.x` in inference mode."""
         import keras
+        from keras import ops
 
         with keras.StatelessScope(state_mapping=self._values(vectors, split)):
-            return keras.tree.flatten(model(packed(model, batch.x), training=False))
+            outputs = keras.tree.flatten(model(packed(model, batch.x), training=False))
+        # NumPy has no bfloat16.
+        is_half = [keras.backend.standardize_dtype(output.dtype) in ("float16", "bfloat16") for output in outputs]
+        return [ops.cast(output, "float32") if half else output for output, half in zip(outputs, is_half, strict=True)]
 
     def _values(self, vectors: Vectors, split: Split) -> list[tuple[Any, Any]]:
         """Return the variables of the model, each with its value."""
