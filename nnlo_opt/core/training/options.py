@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean, require_known
+from nnlo_opt.core.base.errors import ConfigurationError, check_whole, did_you_mean, require_known
 from nnlo_opt.core.base.spelling import either, spelled
-from nnlo_opt.core.space.values import check_whole, is_number
+from nnlo_opt.core.space.space import TRAIN_PREFIX
+from nnlo_opt.core.space.values import is_number
 from nnlo_opt.core.training.schedules import LearningRateSchedule
 from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.core.update_rules.clipping import CLIPPINGS, Clipping
@@ -23,7 +24,6 @@ from nnlo_opt.core.update_rules.registry import RULES, default_values
 from nnlo_opt.core.update_rules.rule import UpdateRule
 from nnlo_opt.core.update_rules.staleness import StalenessPolicy
 
-TRAIN_PREFIX = "train."
 #: update rules
 MODES = tuple(RULES)
 #: how updates of a worker reach the central weights
@@ -240,7 +240,7 @@ class TrainingOptions:
             ("synchronous", self.synchronous and not rule.may_be_synchronous, f"must be left out with {mode}"),
             ("overlap", self.overlap and self.waits, f"must be left out with {together}"),
             ("staleness", weighs, drop_it),
-            ("sync_every", counts, f"must be 1 with {mode}, whose workers make no steps of their own"),
+            ("sync_every", counts, f"must be 1 with {mode}, whose workers take no steps by themselves"),
             ("ema", self.ema is not None and not rule.keeps_average, f"must be left out with {mode}"),
         ):
             if given:
@@ -259,14 +259,14 @@ class TrainingOptions:
             (
                 not self.rule.corrects_momentum,
                 f"`{spelled('mode', self.mode)}`",
-                f"take `{spelled('mode', 'downpour')}`",
+                f"use `{spelled('mode', 'downpour')}`",
             ),
             (self.synchronous, f"`{spelled('synchronous', True)}`", "let each worker train at its own pace"),
-            (self.staleness != "none", f"`{spelled('staleness', self.staleness)}`", "take one of the two"),
+            (self.staleness != "none", f"`{spelled('staleness', self.staleness)}`", "choose one of the two"),
             (
                 self.optimizer != "sgd",
                 f"`{spelled('optimizer', self.optimizer)}`",
-                f"take `{spelled('optimizer', 'sgd')}`",
+                f"use `{spelled('optimizer', 'sgd')}`",
             ),
             (is_unfit, f"`{spelled('optimizer_params', given)}`", "give them a momentum above 0, without nesterov"),
         ):
@@ -314,12 +314,12 @@ class TrainingOptions:
             ConfigurationError: an option is set for steps that are inside the model.
         """
         if self.momentum_correction:
-            raise _not_corrected("a model that makes its own steps", "train it without")
+            raise _not_corrected("a model that trains itself", "train it without")
         for name in ("weight_decay", *CLIPPINGS):
             if (value := getattr(self, name)) is not None:
                 raise ConfigurationError(
                     f"`{spelled(name)}` is for models whose gradients are followed here. Received: {value!r} with a "
-                    "model that makes its own steps; leave it out."
+                    "model that trains itself; leave it out."
                 )
         plain: dict[str, Any] = {"optimizer_params": {}, "worker_optimizer": None, "worker_optimizer_params": {}}
         own = {option.name: 1.0 for option in self.rule.options if option.is_rate}
@@ -341,8 +341,8 @@ def alternatives(name: str) -> tuple[str, ...]:
 
 def _not_corrected(received: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(
-        f"`{spelled('momentum_correction', True)}` is for asynchronous `{spelled('mode', 'downpour')}` by sgd with "
-        f"momentum, whose updates count alike. Received: {received}; {remedy}, or leave the correction out."
+        f"`{spelled('momentum_correction', True)}` is for asynchronous `{spelled('mode', 'downpour')}` with sgd, "
+        f"momentum and equally weighted updates. Received: {received}; {remedy}, or leave the correction out."
     )
 
 

@@ -74,10 +74,10 @@ def test_options_that_do_not_go_together_are_refused_by_name(option, changes):
 @pytest.mark.parametrize(
     ("changes", "received"),
     [
-        ({"mode": "easgd"}, "`--mode easgd`; take `--mode downpour`"),
+        ({"mode": "easgd"}, "`--mode easgd`; use `--mode downpour`"),
         ({"synchronous": True}, "`--synchronous`; let each worker train at its own pace"),
-        ({"staleness": "scale"}, "`--staleness scale`; take one of the two"),
-        ({"optimizer": "adam"}, "`--optimizer adam`; take `--optimizer sgd`"),
+        ({"staleness": "scale"}, "`--staleness scale`; choose one of the two"),
+        ({"optimizer": "adam"}, "`--optimizer adam`; use `--optimizer sgd`"),
         ({"optimizer_params": {}}, "`--optimizer-params {}`; give them a momentum above 0"),
         ({"optimizer_params": {"momentum": 0.9, "nesterov": True}}, "without nesterov"),
     ],
@@ -103,7 +103,7 @@ def test_the_mean_is_clipped_where_workers_wait_for_each_other_after_each_batch(
 @pytest.mark.parametrize("option", [{"weight_decay": 0.1}, {"global_clip_norm": 1.0}])
 def test_a_model_that_makes_its_own_steps_has_no_gradient_to_clip_and_decays_by_itself(option):
     (name,) = option
-    refusal(TrainingOptions(**option).for_updates, says=[f"`{spelled(name)}` is for models", "makes its own steps"])
+    refusal(TrainingOptions(**option).for_updates, says=[f"`{spelled(name)}` is for models", "trains itself"])
     assert TrainingOptions(ema=0.9).for_updates().ema == 0.9
 
 
