@@ -96,7 +96,7 @@ def test_every_option_of_free_text_says_whether_it_names_code():
         *("features_name", "labels_name", "sample_weights_name", "loss", "fold_by"),  # names in files, and of losses
         *("optimizer", "worker_optimizer", "lr_schedule", "early_stopping", "target_metric", "exchange", "staleness"),
         *("trial_name", "restore", "from_run"),  # runs
-        *("report_pattern", "result_pattern"),  # regular expressions
+        *("report_pattern", "result_pattern", "no_decay"),  # regular expressions
     }
 
 

@@ -240,11 +240,11 @@ COMPILED = """
 def get_model(rate=0.5):
     import keras
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, activation="softmax")])
-    optimizer = keras.optimizers.SGD(rate, momentum=0.9, clipnorm=1.0)
+    optimizer = keras.optimizers.SGD(rate, momentum=0.9, clipnorm=1.0, gradient_accumulation_steps=2)
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(), metrics=["accuracy", "AUC"])
     return model
 """
-SGD = {"optimizer": "sgd", "learning_rate": 0.5, "optimizer_params": {"momentum": 0.9}}
+SGD = {"optimizer": "sgd", "learning_rate": 0.5, "optimizer_params": {"momentum": 0.9}, "clip_norm": 1.0}
 
 
 def test_a_compiled_model_brings_loss_and_optimizer_and_the_rest_is_said(workplace):
@@ -252,15 +252,19 @@ def test_a_compiled_model_brings_loss_and_optimizer_and_the_rest_is_said(workpla
     assert findings.compiled
     assert (findings.loss, findings.steps, findings.replaced) == ("sparse_categorical_crossentropy", SGD, "")
     assert findings.remarks == (
-        "Taken from `compile`: sgd (learning_rate=0.5, momentum=0.9), loss sparse_categorical_crossentropy, accuracy.",
-        "Not taken from `compile`: clipnorm=1.0 of SGD; metrics AUC (in a search, "
+        "Taken from `compile`: sgd (learning_rate=0.5, momentum=0.9, clip_norm=1.0), loss "
+        "sparse_categorical_crossentropy, accuracy.",
+        "Not taken from `compile`: gradient_accumulation_steps=2 of SGD; metrics AUC (in a search, "
         "`--figure-of-merit` names a function that computes one).",
     )
     assert findings.from_json(findings.to_json()) == findings
     given = workplace(COMPILED, *ONE_OF_EACH, "--optimizer", "adam", "--loss", SPARSE).inspect(None)
-    assert "`--optimizer adam` for SGD(learning_rate=0.5, clipnorm=1.0, momentum=0.9)" in given.replaced
+    assert (
+        "`--optimizer adam` for SGD(learning_rate=0.5, clipnorm=1.0, gradient_accumulation_steps=2, momentum=0.9)"
+        in given.replaced
+    )
     assert f"`--loss {SPARSE}` for the loss {SPARSE}" in given.replaced
-    assert "clipnorm" not in "".join(given.remarks)
+    assert "clip" not in "".join(given.remarks)
 
 
 def test_a_run_that_began_without_compile_goes_on_without(workplace):

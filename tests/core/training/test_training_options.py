@@ -202,6 +202,10 @@ def test_options_without_effect_are_named_unless_the_search_uses_them():
         ({"mode": "easgd", "elastic_lr": 0.1, "learning_rate": 0.2}, False, {"--learning-rate"}),
         ({"optimizer_params": {"lr": 0.1}, "learning_rate": 0.2}, False, {"--learning-rate"}),
         ({"mode": "allreduce", "optimizer": "sgd", "learning_rate": 0.2}, False, set()),
+        ({"mode": "gem", "weight_decay": 0.1, "clip_norm": 1.0}, False, {"--weight-decay"}),
+        ({"mode": "easgd", "weight_decay": 0.1, "no_decay": "bias"}, False, set()),
+        ({"optimizer": "adamw", "no_decay": "bias"}, False, set()),
+        ({"no_decay": "bias"}, False, {"--no-decay"}),
         ({"optimizer": "sgd", "learning_rate": 0.2, "synchronous": True, "sync_every": 3}, False, set()),
     ],
 )

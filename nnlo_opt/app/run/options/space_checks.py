@@ -13,7 +13,7 @@ from nnlo_opt.core.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.core.space.values import Value, text, thawed
 from nnlo_opt.core.training.options import TrainingOptions, searchable
 from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
-from nnlo_opt.core.update_rules.optimizers import make_optimizer
+from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS, make_optimizer
 from nnlo_opt.core.update_rules.rule import UpdateRule
 from nnlo_opt.engine.models import losses
 from nnlo_opt.engine.models.builders import TrialDefinition
@@ -133,13 +133,20 @@ def _other_rate(training: TrainingOptions, rules: Iterable[UpdateRule]) -> str:
     return ", ".join(of_rules) or f"the steps are those of {' or of '.join(rule.name for rule in rules)}"
 
 
-def idle_options(training: TrainingOptions, space: Space | None, *, own: bool = False) -> tuple[str, ...]:
+def idle_options(
+    training: TrainingOptions, space: Space | None, *, own: bool = False, brings_optimizer: bool = False
+) -> tuple[str, ...]:
     """Return a remark on options without effect at any point of the search; empty if there are none.
 
-    `own`: True if the model trains itself.
+    Args:
+        own: True if the model trains itself.
+        brings_optimizer: True if the model brings an optimizer, whose weights may decay.
     """
     said, values, defaults = [], training.to_json(), TrainingOptions().to_json()
-    for names, reason in _idle(training, space, own=own):
+    groups = _idle(training, space, own=own)
+    if brings_optimizer:
+        groups = [(names, reason) for names, reason in groups if names != ["no_decay"]]
+    for names, reason in groups:
         given = [f"`{spelled(name)}`" for name in names if values[name] != defaults[name]]
         if given:
             said.append(f"{', '.join(given)} ({reason})")
@@ -190,6 +197,9 @@ def _idle(training: TrainingOptions, space: Space | None, *, own: bool) -> list[
         idle.append((["learning_rate"], _other_rate(training, rules)))
     if not own and not any(takes(mode, "weight_decay") for mode in modes):
         idle.append((["weight_decay"], f"the steps are those of {' or of '.join(rule.name for rule in rules)}"))
+    optimizers = [OPTIMIZERS.get(name) for name in known("optimizer") | known("worker_optimizer")]
+    if known("weight_decay") <= {None, 0.0} and not any(o and "weight_decay" in o.parameters for o in optimizers):
+        idle.append((["no_decay"], f"for `{spelled('weight_decay')}`"))
     if not takes_steps:
         reason = f"for `{spelled('mode', ' or '.join(stepping))}` and `{spelled('sync_every')}` above 1"
         idle.append((["worker_optimizer", "worker_optimizer_params"], reason))

@@ -231,9 +231,9 @@ TRAINING = _group(
         help="limit of the norm of the gradient of each array: of the averaged gradient if workers wait for each "
              "other, else of a worker's own"),
     _training("global_clip_norm", "NORM", kinds.POSITIVE, shown="no clipping", example="1.0",
-        help="limit of the norm of the whole gradient, as for --clip-norm"),
+        help="limit of the norm of the whole gradient; as for --clip-norm"),
     _training("clip_value", "LIMIT", kinds.POSITIVE, shown="no clipping", example="0.5",
-        help="limit of the absolute value of each number of the gradient, as for --clip-norm"),
+        help="limit of the absolute value of each number of the gradient; as for --clip-norm"),
     _training("ema", "MOMENTUM", finite(0), shown="the last weights", example="0.99",
         help="downpour, allreduce: evaluate and save the exponential moving average of the weights over the steps"),
     _training("warmup_epochs", "EPOCHS", kinds.EPOCHS_OR_SHARE, example="0.5",
@@ -241,7 +241,7 @@ TRAINING = _group(
              "linearly from 0 to its value"),
     _training("lr_schedule", "RULE", TEXT, example="cosine",
         help="constant, linear, cosine (both to 0 at the last epoch), one-cycle (up from 1/25 over 30% of the "
-             "training or --warmup-epochs, then down, by cosines), exponential:RATE (times RATE each epoch) or "
+             "training or the warm-up, then down, by cosines), exponential:RATE (times RATE each epoch) or "
              "step:EVERY:FACTOR (times FACTOR every EVERY epochs)"),
     _training("early_stopping", "RULE", TEXT, example="val_loss,<,3", common=True,
         help="metric,<,patience, such as val_loss,<,3; stop after that many epochs without improvement and keep "

@@ -67,8 +67,8 @@ class Inquiry:
         """Raise ConfigurationError if the request is not possible with this model and these data; return remarks."""
         self._driver.check(findings)
         options, topology = self._driver.options, self._topology
-        own = findings.trains_itself
-        idle = () if findings.is_objective else idle_options(options.training, findings.space, own=own)
+        kind = {"own": findings.trains_itself, "brings_optimizer": bool(findings.steps)}
+        idle = () if findings.is_objective else idle_options(options.training, findings.space, **kind)
         shares = check_shares(options, topology, findings)
         return (*shares, *check_momentum(options, topology, findings), *idle)
 
