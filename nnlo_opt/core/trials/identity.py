@@ -1,5 +1,6 @@
 """Facts about a run in each start's first event: its identity, which must not change, and its settings."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from nnlo_opt.core.base.records import Frozen, Number, Positive, checked, field
@@ -94,6 +95,11 @@ class Pruner(_Facts):
     """Rules by which trials of a run are pruned."""
 
     max_epochs: Positive | None = None
+
+
+def followed_in(plain: Mapping[str, Any]) -> dict[str, bool]:
+    """Return what of a model holds in a run with this identity: `compile`, and metrics besides loss and accuracy."""
+    return {"follows_compile": "compiled" in plain, "follows_metrics": "metrics" in plain}
 
 
 class RunIdentity(_Facts):

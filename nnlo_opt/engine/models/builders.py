@@ -10,6 +10,7 @@ A model module may define, in addition to `get_model(**parameters)`:
     get_loss()                  the framework's name of a loss, or a function (y_true, y_pred); for several outputs also
                                 a list of them, or a dict by the names of the outputs
     get_loss_weights()          weight of the loss of each output: a list, or a dict by the names of the outputs
+    get_metrics()               metrics of the framework, or their names: a list, or a dict by the names of the outputs
     custom_objects              a dict of layers and functions by their names in saved architectures;
                                 or get_custom_objects() that returns it
     get_model.dtype_policy      Keras's policy for the layers, for example "mixed_bfloat16"
@@ -331,6 +332,14 @@ class TrialDefinition:
             return isinstance(value, int | float) and not isinstance(value, bool)
 
         return self._read("get_loss_weights", lambda value: _holds_all(value, is_weight), "a list or dict of numbers")
+
+    def metrics(self) -> Any:
+        """Return the result of `get_metrics()`; None if the module does not define it."""
+
+        def holds(value: Any) -> bool:
+            return isinstance(value, list | tuple | Mapping)
+
+        return self._read("get_metrics", holds, "a list of metrics, or a dict of them by the names of the outputs")
 
     def _custom_objects(self) -> Mapping[str, Any]:
         own = self._read("get_custom_objects", lambda value: isinstance(value, Mapping), "a dict of objects by name")

@@ -241,7 +241,8 @@ def get_model(rate=0.5):
     import keras
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, activation="softmax")])
     optimizer = keras.optimizers.SGD(rate, momentum=0.9, clipnorm=1.0)
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(), metrics=["accuracy", "AUC"])
+    metrics = ["accuracy", keras.metrics.MeanIoU(3, sparse_y_pred=False)]
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(), metrics=metrics)
     return model
 """
 SGD = {"optimizer": "sgd", "learning_rate": 0.5, "optimizer_params": {"momentum": 0.9}}
@@ -252,10 +253,11 @@ def test_a_compiled_model_brings_loss_and_optimizer_and_the_rest_is_said(workpla
     assert findings.compiled
     assert (findings.loss, findings.steps, findings.replaced) == ("sparse_categorical_crossentropy", SGD, "")
     assert findings.remarks == (
-        "Taken from `compile`: sgd (learning_rate=0.5, momentum=0.9), loss sparse_categorical_crossentropy, accuracy.",
-        "Not taken from `compile`: clipnorm=1.0 of SGD; metrics AUC (in a search, "
-        "`--figure-of-merit` names a function that computes one).",
+        "Taken from `compile`: sgd (learning_rate=0.5, momentum=0.9), loss sparse_categorical_crossentropy, accuracy, "
+        "metrics mean_io_u.",
+        "Not taken from `compile`: clipnorm=1.0 of SGD.",
     )
+    assert findings.metrics == findings.merging == ("mean_io_u",)
     assert findings.from_json(findings.to_json()) == findings
     given = workplace(COMPILED, *ONE_OF_EACH, "--optimizer", "adam", "--loss", SPARSE).inspect(None)
     assert "`--optimizer adam` for SGD(learning_rate=0.5, clipnorm=1.0, momentum=0.9)" in given.replaced
@@ -264,11 +266,12 @@ def test_a_compiled_model_brings_loss_and_optimizer_and_the_rest_is_said(workpla
 
 
 def test_a_run_that_began_without_compile_goes_on_without(workplace):
-    place = workplace(f"{COMPILED}\ndef get_metrics(): return []", *ONE_OF_EACH)
-    with pytest.raises(ConfigurationError, match="`get_metrics` of"):
+    place = workplace(f"{COMPILED}\ndef get_callbacks(): return []", *ONE_OF_EACH)
+    with pytest.raises(ConfigurationError, match="`get_callbacks` of"):
         place.inspect(None)
-    place.follow(compile=False)
+    place.follow(compile=False, metrics=False)
     findings = place.inspect(None)
+    assert not findings.takes_metrics
     assert not findings.compiled
     assert (findings.steps, findings.replaced, findings.taken) == ({}, "", "")
     assert any("Nothing is taken from `compile`" in remark for remark in findings.remarks)

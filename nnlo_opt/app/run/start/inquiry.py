@@ -8,7 +8,7 @@ from nnlo_opt.app.reporting.words import counted
 from nnlo_opt.app.run.options.checks import check_momentum, check_shares
 from nnlo_opt.app.run.options.space_checks import idle_options
 from nnlo_opt.app.run.start.driver import Driver
-from nnlo_opt.app.run.start.identity import follows_compile
+from nnlo_opt.app.run.start.identity import what_is_followed
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.comm.messages import Json
@@ -41,15 +41,14 @@ class Inquiry:
             loaded = driver.load_space()
             space = None if loaded is None else loaded.to_json()
             # Before any rank imports a framework: an error comes at once, and no rank is still importing.
-            follows = follows_compile(self._options.run)
-            if early := self._ask(reporter, Check(space=space, follows_compile=follows)):
+            follows = what_is_followed(self._options.run)
+            if early := self._ask(reporter, Check(space=space, **follows)):
                 self._check(Findings.from_json(early))
             asked += trainers
             for rank in trainers:
                 if rank != reporter:
-                    inspect = Inspect(report=False, space=space, follows_compile=follows)
-                    self._ranks.transport.send(rank, inspect)
-            findings = self._ask(reporter, Inspect(report=True, space=space, follows_compile=follows))
+                    self._ranks.transport.send(rank, Inspect(report=False, space=space, **follows))
+            findings = self._ask(reporter, Inspect(report=True, space=space, **follows))
         return Findings.from_json(findings)
 
     def _ask(self, reporter: int, question: Check | Inspect) -> dict[str, Json]:

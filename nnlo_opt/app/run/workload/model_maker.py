@@ -2,7 +2,7 @@
 
 import gc
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from nnlo_opt.engine.models.composite import CompositeAdapter, CompositeModel
 from nnlo_opt.engine.models.early import read_early
 from nnlo_opt.engine.models.framework import Framework, framework_for, framework_of
 from nnlo_opt.engine.models.losses import Labels, LossTerm, make_terms, split_losses
+from nnlo_opt.engine.models.metrics import NO_METRICS, Asked
 from nnlo_opt.engine.models.user_figure import UserFigure, load_figure
 
 logger = logging.getLogger(__name__)
@@ -61,8 +62,12 @@ class ModelMaker:
         self._framework: Framework | None = None
         #: False: nothing that a model says by `compile` holds, nor is refused
         self.follows_compile = options.follows_compile
+        #: False: models are measured by losses and accuracies alone
+        self.follows_metrics = options.follows_metrics
         #: training options that the last model brought, for `TrainingOptions.with_steps`
         self.steps: Mapping[str, Any] = {}
+        #: names of the metrics whose states add up over samples
+        self.merging: Collection[str] = ()
         #: the last model; None before it is built, and after its release
         self._adapter: FrameworkAdapter | None = None
         #: True once the imported objects are hidden from the garbage collector
@@ -146,14 +151,23 @@ class ModelMaker:
             if isinstance(model, CompositeModel):
                 return self.composite(model, options, seed, samples)[0]
             terms, remarks = self.checked_loss(options, model, compiled, samples)
+            asked = self.metrics(compiled, terms)
         except ConfigurationError as error:
             # The middle of the search space was sound: it is this point that is not.
             raise TrialError(str(error)) from error
         if self._given is not None:  # a command prints them
             for remark in remarks:
                 logger.info("%s", remark)
-        adapter = self.framework.adapter(model, terms, jit_compile=self.definition.jit_compile)
-        self._adapter = adapter
+        return self.adapter(model, terms, asked, self.merging)
+
+    def adapter(
+        self, model: Any, terms: Sequence[LossTerm], asked: Asked, merging: Collection[str] | None
+    ) -> FrameworkAdapter:
+        """Return the adapter of a model; `merging`: metrics whose states add up, None for all."""
+        # A framework of another package need not know metrics.
+        measures = {"metrics": asked.metrics, "merging": merging} if asked.metrics else {}
+        make: Callable[..., FrameworkAdapter] = self.framework.adapter
+        self._adapter = adapter = make(model, terms, jit_compile=self.definition.jit_compile, **measures)
         return adapter
 
     def new_model(self, parameters: dict[str, Any], seed: int) -> Any:
@@ -196,6 +210,21 @@ class ModelMaker:
         labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
         return make_terms(request, weights, outputs, labels, self.framework.RULES)
 
+    def metrics(self, compiled: Compiled, terms: Sequence[LossTerm]) -> Asked:
+        """Return the metrics of `get_metrics` or, without it, of `compile`; ConfigurationError if they do not fit."""
+        if not self.follows_metrics:
+            return NO_METRICS
+        own = self.definition.metrics()
+        requests = (compiled.metrics, compiled.weighted_metrics) if own is None else (own, None)
+        if not any(requests):
+            return NO_METRICS
+        look: Callable[..., Asked] | None = getattr(self.framework, "metrics_of", None)
+        if look is None:
+            raise ConfigurationError(
+                f"`get_metrics` is for models of Keras and torch. Received: {self.framework.NOUN}. Leave it out."
+            )
+        return look(requests[0], terms, requests[1])
+
     def composite(
         self, model: CompositeModel, options: TrainingOptions, seed: int, samples: KnownSamples
     ) -> tuple[CompositeAdapter, tuple[str, ...]]:
@@ -210,6 +239,10 @@ class ModelMaker:
             raise ConfigurationError(
                 "A composite model takes no weights of classes or samples. Received: some; leave "
                 f"`{spelled('class_weights')}` and `{spelled('sample_weights_name')}` out."
+            )
+        if self.follows_metrics and "get_metrics" in definition.functions:
+            raise ConfigurationError(
+                "A composite model returns its own figures. Received: one with `get_metrics`. Leave the function out."
             )
         policy = getattr(definition.functions["get_model"], "dtype_policy", None)
         with self.framework.building(definition.custom_objects, policy):
