@@ -260,8 +260,10 @@ class Inspection:
             ConfigurationError: a metric is no number, or cannot be computed.
         """
         remarks = []
-        if asked.unfit and not findings.unused:
-            remarks.append(f"Not measured: {', '.join(asked.unfit)}, as no output has classes.")
+        if "get_metrics" in self._maker.definition.functions:
+            remarks += [f"Not measured: {', '.join(asked.unfit)} (no output has classes)."] * bool(asked.unfit)
+            if asked.names and self._unmeasured:
+                remarks.append(f"Not measured: {', '.join(asked.names)} ({self._unmeasured}).")
         rows = next((fold.validation for fold in self._data.training.folds if len(fold.validation)), None)
         if not asked.metrics or rows is None:
             return findings, tuple(remarks)
