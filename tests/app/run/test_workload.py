@@ -245,6 +245,19 @@ def get_model(rate=0.5):
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(), metrics=metrics)
     return model
 """
+WORST = """
+import keras
+class Worst(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="worst")
+        self.error = self.add_variable((), "zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.error.assign(keras.ops.maximum(self.error, keras.ops.max(y_pred)))
+
+    def result(self):
+        return self.error.value
+"""
 SGD = {"optimizer": "sgd", "learning_rate": 0.5, "optimizer_params": {"momentum": 0.9}}
 
 
@@ -276,6 +289,29 @@ def test_a_run_that_began_without_compile_goes_on_without(workplace):
     assert (findings.steps, findings.replaced, findings.taken) == ({}, "", "")
     assert any("Nothing is taken from `compile`" in remark for remark in findings.remarks)
     assert any(remark.startswith("Loss: sparse_categorical_crossentropy, because") for remark in findings.remarks)
+
+
+def test_get_metrics_replaces_the_metrics_of_compile_and_what_they_lack_is_said(workplace):
+    own = "def get_metrics():\n    return [keras.metrics.SparseTopKCategoricalAccuracy(2, name='own'), Worst()]"
+    source = f"{COMPILED}\n{own}\n{WORST}"
+    findings = workplace(source, *ONE_OF_EACH, "--early-stopping", "val_own,<,2").inspect(None)
+    assert "`get_metrics` for its metrics" in findings.replaced
+    assert (findings.takes_metrics, findings.metrics, findings.merging) == (True, ("own", "worst"), ("own",))
+    assert findings.remarks[-1].endswith("as its parts do not add up: worst.")
+    with pytest.raises(ConfigurationError, match="must name one of loss, acc, val_loss, val_acc, val_own, val_worst"):
+        workplace(source, *ONE_OF_EACH, "--early-stopping", "val_auc,<,2").inspect(None)
+    plain = source.replace("model.compile", "''.format")
+    findings = workplace(plain, *ONE_OF_EACH).inspect(None)
+    assert (findings.compiled, findings.takes_metrics, findings.metrics) == (False, True, ("own", "worst"))
+    old = workplace(source, *ONE_OF_EACH)
+    old.follow(compile=True, metrics=False)
+    findings = old.inspect(None)
+    assert (findings.compiled, findings.takes_metrics, findings.metrics) == (True, False, ())
+    wrong = source.replace("[keras.metrics.SparseTopKCategoricalAccuracy(2, name='own'), Worst()]", "['F1Score']")
+    with pytest.raises(ConfigurationError, match="Metrics must be computed on validation samples"):
+        workplace(wrong, *ONE_OF_EACH).inspect(None)
+    with pytest.raises(ConfigurationError, match="must return a list of metrics"):
+        workplace(f"{COMPILED}\ndef get_metrics(): return 'AUC'", *ONE_OF_EACH).inspect(None)
 
 
 def test_each_trial_has_the_optimizer_of_its_own_model(workplace):

@@ -17,7 +17,7 @@ from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.search.design import design_size
 from nnlo_opt.core.search.start_points import likely_values
-from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders, StartSettings, followed_in
+from nnlo_opt.core.trials.identity import DataFiles, Followed, RunIdentity, ScriptFolders, StartSettings, followed_in
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.objectives import Objective
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunRequest
@@ -182,7 +182,7 @@ def refuse_run_of_script(request: RunRequest) -> None:
     )
 
 
-def what_is_followed(request: RunRequest) -> dict[str, bool]:
+def what_is_followed(request: RunRequest) -> Followed:
     """Return `follows_compile` and `follows_metrics` of the run that is begun, or resumed as it was begun."""
     known = _resumed(request)
     return followed_in({"compiled": True, "metrics": []} if known is None else known.plain)

@@ -240,8 +240,11 @@ class TorchAdapter:
         with blame_on_trial("evaluation"), torch.no_grad():
             outputs, weights = self._outputs(x, training=False), self._weights_of(sample_weight)
             _, sums = self._compare(outputs, y, weights, training=False)
+            metrics = _metrics(n, n, self.figures, sums)
+            if not self._states.metrics:
+                return metrics
             states = self._states.added(self._habits[False].comparisons, outputs, self._labels(y))
-            return replace(_metrics(n, n, self.figures, sums), states=states)
+            return replace(metrics, states=states)
 
     def finish(
         self, states: Mapping[str, ArrayLike], batches: Callable[[], Iterable[tuple[Arrays, Arrays]]]

@@ -141,8 +141,9 @@ class Comparison:
             return aligned(output, labels)
         if self.term.accuracy == "binary":
             output, labels = aligned(output, labels)
-            scale = {0.0: torch.sigmoid, 0.5: lambda values: values}.get(self._threshold, torch.exp)
-            return scale(output), (labels > 0.5).long()
+            if self._threshold != 0.5:
+                output = output.exp() if self.activation == "log_softmax" else output.sigmoid()
+            return output, (labels > 0.5).long()
         if labels.shape == output.shape:
             labels = labels.argmax(self._axis)
         else:

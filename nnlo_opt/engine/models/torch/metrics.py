@@ -45,7 +45,7 @@ class States:
     """
 
     def __init__(self, metrics: Sequence[OutputMetric], merging: Collection[str] | None, device: Any) -> None:
-        self._metrics = metrics
+        self.metrics = metrics
         self._merging = {
             one.name for one in metrics if (merging is None or one.name in merging) and _adds_up(one.metric)
         }
@@ -56,7 +56,7 @@ class States:
     def added(self, comparisons: Sequence[Comparison], outputs: Sequence[Any], labels: Sequence[Any]) -> dict[str, Any]:
         """Return what samples add to the states, as vectors; empty for those that do not add up."""
         added = {}
-        for one in self._metrics:
+        for one in self.metrics:
             added[one.name] = np.empty(0)
             if one.name in self._merging:
                 one.metric.reset()
@@ -72,12 +72,12 @@ class States:
         batches: Callable[[], Iterable[tuple[Sequence[Comparison], Sequence[Any], Sequence[Any]]]],
     ) -> dict[str, float]:
         """Return the metrics of merged states; `batches` yields comparisons, outputs, labels for the others."""
-        others = [one for one in self._metrics if not np.size(states[one.name])]
+        others = [one for one in self.metrics if not np.size(states[one.name])]
         for parts in batches() if others else ():
             for one in others:
                 _update(one, *parts)
         found = {}
-        for one in self._metrics:
+        for one in self.metrics:
             if one not in others:
                 self._restore(one, np.asarray(states[one.name]))
             found[one.name] = only_number(one.name, _array(one.metric.compute()))
