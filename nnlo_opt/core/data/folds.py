@@ -59,9 +59,9 @@ def check_workers(n_samples: int, n_workers: int, n_fold: int = 1) -> None:
     """Raise ConfigurationError if a fold has fewer training samples than workers."""
     if n_samples < n_workers:
         raise ConfigurationError(
-            f"Every worker must have at least one training sample. Received: {n_samples} sample{'s' * (n_samples != 1)}"
-            f"{' in a fold' * (n_fold > 1)} for {n_workers} workers. Take fewer ranks, or more data; in a search, "
-            f"smaller blocks (`{spelled('block_size')}`)."
+            f"Every worker must have at least one training sample. Received: {n_samples} "
+            f"sample{'s' * (n_samples != 1)}{' in a fold' * (n_fold > 1)} for {n_workers} workers. Use fewer ranks, "
+            f"or more data; in a search, smaller blocks (`{spelled('block_size')}`)."
         )
 
 

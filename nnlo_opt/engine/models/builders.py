@@ -415,7 +415,7 @@ def _remedy_for_samples(value: Any) -> str:
     if _is_plain(value):
         return ""
     return (
-        "Write the samples as files once, by `np.save` and `GetData from-arrays X.npy Y.npy --name mine --split 0.2`, "
+        "Save the samples as files once, by `np.save` and `GetData from-arrays X.npy Y.npy --name mine --split 0.2`, "
         "and return `data/mine/train_mine.list` from `get_train`, `data/mine/test_mine.list` from `get_val`"
     )
 

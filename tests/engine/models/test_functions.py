@@ -75,7 +75,7 @@ def test_an_import_from_another_file_counts_if_people_expect_an_effect(module, t
 )
 def test_samples_in_place_of_files_are_refused_with_the_command_that_writes_them(module, returned, received):
     definition = module(f"import numpy as np\ndef get_train(): return {returned}")
-    sentence = check_refused(f"Received: {received}. Write the samples as files", definition.files, "get_train")
+    sentence = check_refused(f"Received: {received}. Save the samples as files", definition.files, "get_train")
     assert "GetData from-arrays X.npy Y.npy" in sentence
 
 

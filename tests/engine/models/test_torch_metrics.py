@@ -9,13 +9,12 @@ from nnlo_opt.core.models.adapter import figures_over
 from nnlo_opt.core.training.history import Metrics
 from nnlo_opt.engine.models.losses import LossTerm
 from nnlo_opt.engine.models.metrics import merging
+from nnlo_opt.engine.models.torch import framework
+from tests.helpers.adapters import Late, torch
 from tests.helpers.refusals import refusal
 
-torch = pytest.importorskip("torch")
-torchmetrics = pytest.importorskip("torchmetrics")
-from nnlo_opt.engine.models.torch import framework  # noqa: E402
-
-pytestmark = pytest.mark.needs("torch")
+torchmetrics = Late("torchmetrics", framework)
+pytestmark = pytest.mark.needs("torch", "pytorch_lightning")  # which brings torchmetrics
 BINARY = (LossTerm("output_0", "binary_crossentropy", accuracy="binary"),)
 CLASSES = (LossTerm("output_0", "CrossEntropyLoss", accuracy="sparse_categorical"),)
 NUMBERS = (LossTerm("output_0", "mean_squared_error"),)

@@ -35,7 +35,7 @@ from nnlo_opt.engine.models.metrics import Asked, merging
 from nnlo_opt.engine.objective.signature import objective_of, takes
 
 #: said of a run begun by a version that took nothing from `compile`
-_AS_BEGUN = "Nothing is taken from `compile`, as in the version that began this run; a new run takes it."
+_AS_BEGUN = "Nothing is taken from `compile`, because an earlier version began this run; a new run uses it."
 #: most validation samples on which metrics are tried
 _N_TRIED = 256
 #: points drawn to find one that is new
@@ -154,7 +154,7 @@ class Inspection:
             options.command.template.check(names, conditions)
         if options.plan.n_fold > 1 and not takes(definition.objective, "fold"):
             raise ConfigurationError(
-                f"`{spelled('n_fold')}` calls the objective for every fold, which it gets by the argument `fold`. "
+                f"`{spelled('n_fold')}` calls the objective for every fold, which it gets as the argument `fold`. "
                 f"Received: {options.plan.n_fold} folds for an objective without; add the argument, or leave "
                 f"`{spelled('n_fold')}` out."
             )
@@ -329,7 +329,7 @@ class Inspection:
             raise ConfigurationError(
                 f"A model must be built at some point of its search space. Received: {error} So it failed at "
                 f"{len(points)} point{'s' * (len(points) > 1)}. Correct it; `{spelled('max_failures', 0)}` searches "
-                "all the same."
+                "anyway."
             ) from error
 
 
