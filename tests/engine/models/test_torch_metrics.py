@@ -14,7 +14,7 @@ from tests.helpers.adapters import Late, torch
 from tests.helpers.refusals import refusal
 
 torchmetrics = Late("torchmetrics", framework)
-pytestmark = pytest.mark.needs("torch", "pytorch_lightning")  # which brings torchmetrics
+pytestmark = pytest.mark.needs("torch", "torchmetrics")
 BINARY = (LossTerm("output_0", "binary_crossentropy", accuracy="binary"),)
 CLASSES = (LossTerm("output_0", "CrossEntropyLoss", accuracy="sparse_categorical"),)
 NUMBERS = (LossTerm("output_0", "mean_squared_error"),)
