@@ -101,6 +101,7 @@ def test_metrics_on_shards_are_those_of_evaluate_and_a_resumed_training_has_them
     assert f"auc {test['auc']:.4f} worst {test['worst']:.4f}" in again
 
 
+@pytest.mark.proof
 def test_a_search_by_auc_has_it_in_folds_columns_and_curves_and_an_unknown_name_is_refused(folder):
     command = ["OptimizationDriver", "--model", "model.py", "--num-iterations", "2", *DATA[:2], "--epochs", "2"]
     command += ["--n-fold", "2", "--checkpoint", "S", "--block-size", "2", "--early-stopping", "val_auc,>,1"]
