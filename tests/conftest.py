@@ -30,6 +30,7 @@ from tests.helpers.pages import REPOSITORY
 EXTRAS = {
     "torch": "torch",
     "lightning": "lightning",
+    "torchmetrics": "lightning",
     "accelerate": "accelerate",
     "jax": "jax",
     "optuna": "optuna",

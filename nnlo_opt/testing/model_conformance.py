@@ -197,6 +197,9 @@ class ModelConformance:
         assert one.sums.keys() == other.sums.keys()
         for name, value in one.sums.items():
             assert np.isclose(value, other.sums[name], rtol=self.rtol)
+        assert one.states.keys() == other.states.keys()
+        for name, state in one.states.items():
+            assert np.allclose(state, other.states[name], rtol=self.rtol)
 
 
 def _weights(adapter: ModelAdapter) -> FloatVector:

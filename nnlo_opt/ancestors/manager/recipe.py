@@ -126,7 +126,7 @@ class ManagerWorkload(ModuleWorkload):
     def __init__(self, settings: Settings, options: Options, context: ProcessContext) -> None:
         builder = settings.model_builder
         # The algorithm of a manager chooses loss and optimizer.
-        options = replace(options, follows_compile=False)
+        options = replace(options, follows_compile=False, follows_metrics=False)
         maker = ModelMaker(options, context, definition_of(settings), partial(_framework_of, builder))
         super().__init__(options, context, searches=False, maker=maker, data=ManagerData(settings, options, maker))
         self._settings = settings

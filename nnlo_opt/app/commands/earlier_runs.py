@@ -23,6 +23,7 @@ from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.space.space import TRAIN_PREFIX
 from nnlo_opt.core.training.options import model_parameters
 from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.identity import followed_in
 from nnlo_opt.core.trials.kept_weights import weights_of
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_directory import existing_run
@@ -61,7 +62,7 @@ def training_again(given: Mapping[str, Any], argv: Sequence[str]) -> Options:
         training=options.training.with_point(point),
         data=replace(options.data, pooled=pooled),
         point=model_parameters(point),
-        follows_compile="compiled" in ledger.identity.plain,
+        **followed_in(ledger.identity.plain),
         with_tuples=ledger.identity.with_tuples,
         remarks=(
             *options.remarks,
@@ -85,8 +86,8 @@ def model_of_run(run: Path, model: str | None) -> tuple[Ledger, ModuleWorkload]:
         raise ConfigurationError(f"The run must have trained models. Received: `{run}`, whose objective returns none.")
     given = without_code(_given(run, ledger), run) | ({"model": model} if model else {})
     options = training_options(given) if ledger.is_training else optimization_options(given)
-    follows, sha256 = "compiled" in ledger.identity.plain, None if model else ledger.identity.model.sha256
-    options = replace(options, model_sha256=sha256, follows_compile=follows)
+    sha256 = None if model else ledger.identity.model.sha256
+    options = replace(options, model_sha256=sha256, **followed_in(ledger.identity.plain))
     searches, tuples = not ledger.is_training, ledger.identity.tuples
     workload = ModuleWorkload(options, ProcessContext(), searches=searches, tuples=tuples)
     prepare(workload, run, ledger)

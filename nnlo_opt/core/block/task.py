@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,9 @@ from nnlo_opt.core.base.pulse import PULSE, SLOW
 from nnlo_opt.core.base.records import Frozen, field
 from nnlo_opt.core.base.trees import Arrays
 from nnlo_opt.core.base.vectors import aligned_empty
-from nnlo_opt.core.comm.messages import StartFold, Validated, WorkerReady
+from nnlo_opt.core.comm.messages import Measure, Measured, StartFold, Validated, WorkerReady
 from nnlo_opt.core.data.batches import Samples, Stream, iterate
-from nnlo_opt.core.models.adapter import ModelAdapter
+from nnlo_opt.core.models.adapter import Measuring, ModelAdapter
 from nnlo_opt.core.training.history import Metrics
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.update_rules.layers import Layer, layers_of
@@ -101,12 +101,39 @@ class FoldTask(Frozen):
         for name, value in metrics.sums.items():
             if not math.isfinite(value):
                 raise TrialError(f"val_{name} is {value} (a non-finite figure): lower the learning rate")
-        return Validated(assignment=assignment, n_samples=metrics.n_samples, sums={**metrics.sums})
+        for name, state in metrics.states.items():
+            if not np.isfinite(state).all():
+                raise TrialError(f"the state of val_{name} has numbers that are not finite: lower the learning rate")
+        return validated(assignment, metrics)
+
+    def measure(self, message: Measure) -> Measured:
+        """Return metrics from the states of all workers, or on all validation samples, at the weights just validated.
+
+        Raises:
+            TrialError: a metric is not finite.
+        """
+        adapter = cast(Measuring, self.adapter)
+        metrics = adapter.finish(message.states, lambda: self.validation_batches(all_workers=True))
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise TrialError(f"val_{name} is {value}: a metric must be finite on all validation samples")
+        return Measured(assignment=message.assignment, metrics=metrics)
 
     def validation_batches(self, *, all_workers: bool = False) -> Iterator[tuple[Arrays, Arrays]]:
         """Yield the validation samples in order, in batches without weights; `all_workers`: those of all workers."""
         for samples in self.all_validation() if all_workers and self.all_validation else self.validation():
             yield from iterate(samples.x, samples.y, validation_batch(self.options))
+
+
+def validated(assignment: int, metrics: Metrics) -> Validated:
+    """Return the message with metrics over validation samples."""
+    states = {name: np.asarray(state, float).tolist() for name, state in metrics.states.items()}
+    return Validated(assignment=assignment, n_samples=metrics.n_samples, sums={**metrics.sums}, states=states)
+
+
+def metrics_of(message: Validated) -> Metrics:
+    """Return the metrics in a message."""
+    return Metrics(message.n_samples, message.sums, message.states)
 
 
 class TaskFactory(Protocol):

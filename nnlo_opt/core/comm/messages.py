@@ -6,8 +6,9 @@ assignment repeat its number, so that late messages are recognised and dropped.
     coordinator -> a master      RunFold, GoOn, PauseFold, PreemptFold, StopFold, FoldRecorded
     master -> coordinator        FoldStarted, EpochReported, FoldFinished, FoldStopped, FoldPaused, FoldFailed,
                                  TeamReformed
-    master -> a worker           StartFold, Train, Fence, Validate, CallBack, Judge, Halt, EndFold
-    worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, FoldFailed
+    master -> a worker           StartFold, Train, Fence, Validate, Measure, CallBack, Judge, Halt, EndFold
+    worker -> master             WorkerReady, PushUpdate, FenceReached, Validated, Measured, CalledBack, Judged,
+                                 FoldFailed
     top master -> a sub-master       as to a worker, and back; a sub-master -> its workers   as from their master
     leader of a group -> a member    StartFold, Train, GroupStep, Fence, Validate, EndFold
     member -> leader             WorkerReady, FenceReached, Validated, FoldFailed
@@ -276,15 +277,34 @@ class Validate(AssignmentMessage):
 
 
 class Validated(AssignmentMessage):
-    """Report metric sums over the validation samples of a worker; a sub-master sends the messages of its `workers`."""
+    """Report metric sums over the validation samples of a worker; a sub-master sends the messages of its `workers`.
+
+    `states`: as in `Metrics`.
+    """
 
     n_samples: int
     sums: dict[str, float]
+    states: dict[str, list[float]] = field(default_factory=dict)
     workers: "dict[int, Validated]" = field(default_factory=dict)
 
     def by_worker(self, sender: int) -> "dict[int, Validated]":
         """Return worker -> message: of the `sender` itself, or of the workers that it leads."""
         return self.workers or {sender: self}
+
+
+class Measure(AssignmentMessage):
+    """Compute the metrics of the validation just done from the merged `states` of all workers; sent to worker 1.
+
+    A metric with an empty state is computed on all validation samples, at the weights of the validation.
+    """
+
+    states: dict[str, list[float]]
+
+
+class Measured(AssignmentMessage):
+    """Report the finite metrics that Measure asked for."""
+
+    metrics: dict[str, float]
 
 
 class CallBack(AssignmentMessage):
@@ -330,4 +350,4 @@ class EndFold(AssignmentMessage):
 
 
 #: messages from workers to their master; all other messages between them go from the master to the workers
-FROM_WORKERS = (WorkerReady, PushUpdate, FenceReached, Validated, CalledBack, Judged, FoldFailed)
+FROM_WORKERS = (WorkerReady, PushUpdate, FenceReached, Validated, Measured, CalledBack, Judged, FoldFailed)

@@ -21,6 +21,8 @@ class OpenRun(Message):
     parameters: list[str] = field(default_factory=list)
     #: JSON of the parameters with tuples among their categories
     with_tuples: list[dict[str, Json]] = field(default_factory=list)
+    #: metrics whose states add up over samples
+    merging: list[str] = field(default_factory=list)
     #: folds of each trial, and the seed of the run
     n_fold: int = 1
     seed: int = 0
@@ -41,24 +43,27 @@ class Shutdown(Message):
 class Check(Message):
     """Check model, space and data before a framework is imported; answered by Inspected.
 
-    `space`, `follows_compile` and `calls_back`: as for Inspect.
+    The fields are as for Inspect.
     """
 
     space: Json = None
     follows_compile: bool = True
+    follows_metrics: bool = True
     calls_back: bool = True
 
 
 class Inspect(Message):
     """Load the model module and the data. `report`: send the findings (one rank only); otherwise only get ready.
 
-    `space`: search space, if it does not come from the model module. `follows_compile`: False for a run begun by a
-    version that took nothing from the `compile` of a model. `calls_back`: False for one begun without `get_callbacks`.
+    `space`: search space, if it does not come from the model module. `follows_compile`, `follows_metrics` and
+    `calls_back`: False for a run begun by a version that took nothing from the `compile` of a model, or ignored its
+    metrics or callbacks.
     """
 
     report: bool
     space: Json = None
     follows_compile: bool = True
+    follows_metrics: bool = True
     calls_back: bool = True
 
 

@@ -6,14 +6,15 @@ example seed counters of dropout layers) is private to each worker.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.trees import Arrays, Shapes, leaves
 from nnlo_opt.core.models.layout import FloatVector, Layout
@@ -110,6 +111,24 @@ class FrameworkAdapter(ModelAdapter, Protocol):
         """Free the model and all memory that the framework keeps for it; do not use the adapter afterwards."""
 
 
+class Measuring(ModelAdapter, Protocol):
+    """Adapter with metrics that are not means over samples: its `evaluate` returns `Metrics.states`."""
+
+    def finish(
+        self, states: Mapping[str, ArrayLike], batches: Callable[[], Iterable[tuple[Arrays, Arrays]]]
+    ) -> dict[str, float]:
+        """Return the metric of every state, merged over all samples.
+
+        Args:
+            states: merged states of `evaluate`.
+            batches: returns all samples, for the metrics with an empty state; they are evaluated at the current
+                weights.
+
+        Raises:
+            TrialError: a metric is no number, or the framework fails.
+        """
+
+
 class Predictor(FrameworkAdapter, Protocol):
     """Adapter of a model whose outputs can be averaged with those of other models."""
 
@@ -161,6 +180,16 @@ class EpochCallbacks(Protocol):
                 request to stop.
             state: in the first call, the state of the last `CallbackRequests` before the checkpoint; None without one.
         """
+
+
+def figures_over(adapter: ModelAdapter, batches: Callable[[], Iterable[tuple[Arrays, Arrays]]]) -> dict[str, float]:
+    """Return all figures over all samples of `batches`, in inference mode at the current weights."""
+    metrics = Metrics()
+    for x, y in batches():
+        metrics = metrics.merge(adapter.evaluate(x, y))
+        PULSE.ticks += 1
+    measured = cast(Measuring, adapter).finish(metrics.states, batches) if metrics.states else {}
+    return metrics.means() | measured
 
 
 class blame_on_trial:

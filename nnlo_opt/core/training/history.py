@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, NotRequired, TypedDict
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from nnlo_opt.core.base.errors import TrialError
 
 
@@ -19,6 +22,8 @@ class Metrics:
         n_samples: number of samples.
         sums: sum of each metric over the samples: "loss", for classes "acc", and for several outputs also
             "<output>_loss" and "<output>_acc".
+        states: for metrics that are not means, such as AUC: numbers (n,) whose sum over parts of the samples is their
+            value for all samples; empty if there are none, and the metric needs all samples at once.
 
     Raises:
         ValueError: by `merge`, if the names of the metrics differ.
@@ -26,6 +31,7 @@ class Metrics:
 
     n_samples: int = 0
     sums: Mapping[str, float] = field(default_factory=dict)
+    states: Mapping[str, ArrayLike] = field(default_factory=dict, compare=False)
 
     def merge(self, other: "Metrics") -> "Metrics":
         """Return the metrics over both sets of samples; `Metrics()` is the neutral element."""
@@ -33,10 +39,12 @@ class Metrics:
             return other
         if not other.n_samples:
             return self
-        if self.sums.keys() != other.sums.keys():
-            raise ValueError(f"Both metrics must have the same figures. Received: {[*self.sums]} and {[*other.sums]}.")
+        for mine, others in ((self.sums, other.sums), (self.states, other.states)):
+            if mine.keys() != others.keys():
+                raise ValueError(f"Both metrics must have the same figures. Received: {[*mine]} and {[*others]}.")
         sums = {name: value + other.sums[name] for name, value in self.sums.items()}
-        return Metrics(self.n_samples + other.n_samples, sums)
+        states = {name: np.add(state, other.states[name], dtype=float) for name, state in self.states.items()}
+        return Metrics(self.n_samples + other.n_samples, sums, states)
 
     def means(self) -> dict[str, float]:
         """Return the mean of every metric; empty without samples."""
@@ -69,9 +77,16 @@ class FoldHistory:
         """Add the sums over `n_samples` training samples of `worker`."""
         self._training[worker] = self._training.get(worker, Metrics()).merge(Metrics(n_samples, sums))
 
-    def add_validation(self, worker: int, n_samples: int, sums: Mapping[str, float]) -> None:
-        """Add the sums over `n_samples` validation samples of `worker`."""
-        self._validation[worker] = self._validation.get(worker, Metrics()).merge(Metrics(n_samples, sums))
+    def add_validation(
+        self, worker: int, n_samples: int, sums: Mapping[str, float], states: Mapping[str, ArrayLike] | None = None
+    ) -> None:
+        """Add the sums and states over `n_samples` validation samples of `worker`."""
+        metrics = Metrics(n_samples, sums, states or {})
+        self._validation[worker] = self._validation.get(worker, Metrics()).merge(metrics)
+
+    def validation_states(self) -> dict[str, list[float]]:
+        """Return the merged states of the current epoch's validation, as plain data."""
+        return {name: np.asarray(state).tolist() for name, state in _merged(self._validation).states.items()}
 
     def add_load(self, worker: int, load: Mapping[str, float]) -> None:
         """Store the load of the process of `worker` in this epoch, as measured by `engine.runtime.monitor`."""
@@ -81,13 +96,14 @@ class FoldHistory:
         """Discard the validation of the current epoch, because other workers will repeat it."""
         self._validation = {}
 
-    def end_epoch(self) -> dict[str, float]:
-        """End the epoch and return its means."""
+    def end_epoch(self, measured: Mapping[str, float] | None = None) -> dict[str, float]:
+        """End the epoch and return its means, with the metrics `measured` from the states of the validation."""
         means = [(worker, part.means()) for worker, part in sorted(self._training.items())]
         for worker, values in [*means, *sorted(self._loads.items())]:
             for name, value in values.items():
                 self.workers.setdefault(worker, {}).setdefault(name, []).append(value)
-        metrics = _means(self._training) | {f"val_{n}": value for n, value in _means(self._validation).items()}
+        validation = _merged(self._validation).means() | {**(measured or {})}
+        metrics = _merged(self._training).means() | {f"val_{name}": value for name, value in validation.items()}
         self.epochs.append(metrics)
         self._training, self._validation, self._loads = {}, {}, {}
         return metrics
@@ -146,6 +162,6 @@ def as_nnlo_history(fold: Mapping[str, Any], n_ranks: int) -> dict[str, Any]:
     return {"train_time": fold["train_s"], "history": history, "staleness": fold["staleness"]}
 
 
-def _means(parts: Mapping[int, Metrics]) -> dict[str, float]:
-    """Return means over all parts, added in the order of workers, so that the order of arrival changes no bit."""
-    return reduce(Metrics.merge, (parts[worker] for worker in sorted(parts)), Metrics()).means()
+def _merged(parts: Mapping[int, Metrics]) -> Metrics:
+    """Return the metrics over all parts, added in the order of workers, so that the order of arrival changes no bit."""
+    return reduce(Metrics.merge, (parts[worker] for worker in sorted(parts)), Metrics())

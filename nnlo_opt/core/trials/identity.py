@@ -1,6 +1,7 @@
 """Facts about a run in each start's first event: its identity, which must not change, and its settings."""
 
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from nnlo_opt.core.base.records import Frozen, Number, Positive, checked, field
 
@@ -94,6 +95,18 @@ class PrunerFacts(_Facts):
     """Rules by which trials of a run are pruned."""
 
     max_epochs: Positive | None = None
+
+
+class Followed(TypedDict):
+    """What of a model holds in a run: its `compile`, and its metrics besides loss and accuracy."""
+
+    follows_compile: bool
+    follows_metrics: bool
+
+
+def followed_in(plain: Mapping[str, Any]) -> Followed:
+    """Return what of a model holds in a run with this identity; earlier versions followed less."""
+    return {"follows_compile": "compiled" in plain, "follows_metrics": "metrics" in plain}
 
 
 class RunIdentity(_Facts):

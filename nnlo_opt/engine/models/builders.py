@@ -11,6 +11,7 @@ A model module may define, in addition to `get_model(**parameters)`:
                                 a list of them, or a dict by the names of the outputs
     get_callbacks()             Keras callbacks of one training, as a list
     get_loss_weights()          weight of the loss of each output: a list, or a dict by the names of the outputs
+    get_metrics()               metrics of the framework, or their names: a list, or a dict by the names of the outputs
     custom_objects              a dict of layers and functions by their names in saved architectures;
                                 or get_custom_objects() that returns it
     get_model.dtype_policy      Keras's policy for the layers, for example "mixed_bfloat16"
@@ -337,6 +338,14 @@ class TrialDefinition:
         """Return the result of `get_callbacks()`; empty if the module does not define it."""
         made = self._read("get_callbacks", lambda value: isinstance(value, list | tuple), "a list of Keras callbacks")
         return [*(made or ())]
+
+    def metrics(self) -> Any:
+        """Return the result of `get_metrics()`; None if the module does not define it."""
+
+        def holds(value: Any) -> bool:
+            return isinstance(value, list | tuple | Mapping)
+
+        return self._read("get_metrics", holds, "a list of metrics, or a dict of them by the names of the outputs")
 
     def _custom_objects(self) -> Mapping[str, Any]:
         own = self._read("get_custom_objects", lambda value: isinstance(value, Mapping), "a dict of objects by name")

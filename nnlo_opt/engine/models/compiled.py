@@ -13,7 +13,8 @@ from nnlo_opt.core.space.space import TRAIN_PREFIX
 from nnlo_opt.core.training.options import BESIDE, TrainingOptions, alternatives
 from nnlo_opt.core.update_rules.clipping import CLIPPINGS
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
-from nnlo_opt.engine.models.losses import LossRequest, LossTerm, WeightRequest, fold, losses_in_words, request_in_words
+from nnlo_opt.engine.models.losses import LossRequest, LossTerm, WeightRequest, losses_in_words, request_in_words
+from nnlo_opt.engine.models.metrics import NO_METRICS, Asked
 
 #: options beside the steps of an optimizer, in words
 _BESIDE = {
@@ -24,14 +25,6 @@ _BESIDE = {
 }
 #: said in a search, whose trials may have other values
 _OF_EACH = " of each trial, here at the middle of the search space"
-#: metrics that `acc` may be, folded, with the kind of accuracy that they are; "" is the one that fits
-_ACCURACIES = {
-    "accuracy": "",
-    "acc": "",
-    "binaryaccuracy": "binary",
-    "categoricalaccuracy": "categorical",
-    "sparsecategoricalaccuracy": "sparse_categorical",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +39,9 @@ class Compiled:
     unused_steps: tuple[str, ...] = ()
     loss: LossRequest = None
     loss_weights: WeightRequest = None
-    metrics: tuple[str, ...] = ()
+    #: as `compile` takes them, for `engine.models.metrics`
+    metrics: Any = None
+    weighted_metrics: Any = None
     #: other arguments that have no effect here, each with what comes closest
     unused: tuple[str, ...] = ()
 
@@ -63,6 +58,8 @@ class Choices:
     functions: Collection[str] = ()
     #: True if trials have models of different parameters, and so may have different arguments of `compile`
     varies: bool = False
+    #: why metrics are not computed; empty if they are
+    unmeasured: str = ""
 
     def option(self, name: str) -> str:
         """Return an option with its value in words, or the parameter that sets it; empty if it is not chosen."""
@@ -82,8 +79,8 @@ class Outcome:
     unused: str
 
 
-def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm]) -> Outcome:
-    """Return which arguments of `compile` hold for a model with the losses `terms`."""
+def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm], asked: Asked = NO_METRICS) -> Outcome:
+    """Return which arguments of `compile` hold for a model with the losses `terms`, measured by the metrics `asked`."""
     replaced: list[str] = []
     taken: list[str] = []
     unused: list[str] = []
@@ -121,28 +118,22 @@ def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm]) 
             replaced.append("`get_loss_weights` for its loss weights")
         else:
             taken.append("loss weights")
-    kinds = {term.accuracy for term in terms if term.accuracy}
-    counted = [name for name in compiled.metrics if _is_counted(name, kinds)]
-    taken += ["accuracy"] * bool(counted)
-    if others := [name for name in compiled.metrics if name not in counted]:
-        unused.append(f"metrics {', '.join(dict.fromkeys(others))} ({by_figure()})")
+    if compiled.metrics or compiled.weighted_metrics:
+        if "get_metrics" in choices.functions:
+            replaced.append("`get_metrics` for its metrics")
+        else:
+            taken += ["accuracy"] * bool(asked.counted)
+            if choices.unmeasured:
+                unused.append(f"{' '.join(['metrics', ', '.join(asked.names)]).rstrip()} ({choices.unmeasured})")
+            elif asked.names:
+                taken.append(f"metrics {', '.join(asked.names)}")
+            unused += [f"metrics {', '.join(asked.unfit)} (no output has classes)"] * bool(asked.unfit)
     unused += compiled.unused
     return Outcome(
         f"In place of what `compile` said: {'; '.join(replaced)}." if replaced else "",
         f"Taken from `compile`{_OF_EACH * choices.varies}: {', '.join(taken)}." if taken else "",
         f"Not taken from `compile`: {'; '.join(unused)}." if unused else "",
     )
-
-
-def by_figure() -> str:
-    """Return what computes metrics that a training does not."""
-    return f"in a search, `{spelled('figure_of_merit')}` names a function that computes one"
-
-
-def _is_counted(metric: str, kinds: Collection[str]) -> bool:
-    """Return True if `acc` of losses with accuracies of these kinds is the metric."""
-    kind = _ACCURACIES.get(fold(metric))
-    return kind in kinds or (kind == "" and bool(kinds))
 
 
 def _steps_in_words(training: TrainingOptions) -> str:

@@ -23,16 +23,16 @@ READ = (
     "get_labels",
     "get_loss",
     "get_loss_weights",
+    "get_metrics",
     "get_callbacks",
     "get_custom_objects",
 )
-_METRICS = "In a search, {figure_of_merit} names a function that computes a figure of the trained model"
 _OPTIMIZER = "{optimizer}, {learning_rate} and {optimizer_params} choose the optimizer"
 _SCHEDULE = "{lr_schedule} and {warmup_epochs} choose the schedule"
 _SPACE = "Name the parameters by `get_model.parameter_range`"
 #: other functions that people write, with what does the same; names in braces are those of options
 _INSTEAD = {
-    **dict.fromkeys(("get_metrics", "get_metric"), _METRICS),
+    "get_metric": "Call it `get_metrics`",
     **dict.fromkeys(("get_optimizer", "get_optimizers", "get_optim", "get_learning_rate"), _OPTIMIZER),
     **dict.fromkeys(("get_scheduler", "get_schedule", "get_lr_scheduler", "get_lr_schedule"), _SCHEDULE),
     **dict.fromkeys(("get_space", "get_search_space", "get_parameter_range", "get_parameters"), _SPACE),

@@ -9,10 +9,10 @@ from nnlo_opt.app.commands.driver_options import driver_options
 from nnlo_opt.app.run.start.identity import (
     calls_back,
     check_same,
-    follows_compile,
     identity_of,
     remark_on_workers,
     settings_of,
+    what_is_followed,
 )
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders
@@ -237,16 +237,20 @@ def test_the_settings_of_a_start_name_options_without_effect(arguments, idle, us
 
 def test_a_run_of_a_compiled_model_says_so_and_one_that_does_not_goes_on_without(tmp_path):
     """A run of an earlier version took nothing from `compile`."""
-    asked = identity(compiled=True)
+    asked = identity(compiled=True, takes_metrics=True, metrics=("auc",))
+    without_metrics = identity(compiled=True)
     run = RunRequest(root=tmp_path, name="a", restore=True)
-    assert follows_compile(run)  # there is none: it begins now
+    both = {"follows_compile": True, "follows_metrics": True}
+    assert what_is_followed(run) == both  # there is none: it begins now
     (tmp_path / "a").mkdir()
-    for known, follows in ((asked, True), (identity(), False)):
+    for known, follows in ((asked, (True, True)), (without_metrics, (True, False)), (identity(), (False, False))):
         (tmp_path / "a/journal.jsonl").write_text(json.dumps({"identity": known.plain}) + "\n")
-        assert follows_compile(run) == follows
-        assert follows_compile(replace(run, restore=False))
-    assert "compiled" not in identity().plain
+        assert tuple(what_is_followed(run).values()) == follows
+        assert what_is_followed(replace(run, restore=False)) == both
+    assert identity().plain.keys().isdisjoint({"compiled", "metrics"})
+    assert "metrics" not in without_metrics.plain
     check(identity(), identity())
+    check(without_metrics, asked)
 
 
 def test_a_run_with_callbacks_says_so_and_one_that_does_not_goes_on_without(tmp_path):

@@ -241,8 +241,22 @@ def get_model(rate=0.5):
     import keras
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, activation="softmax")])
     optimizer = keras.optimizers.SGD(rate, momentum=0.9, clipnorm=1.0, gradient_accumulation_steps=2)
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(), metrics=["accuracy", "AUC"])
+    metrics = ["accuracy", keras.metrics.MeanIoU(3, sparse_y_pred=False)]
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(), metrics=metrics)
     return model
+"""
+WORST = """
+import keras
+class Worst(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="worst")
+        self.error = self.add_variable((), "zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.error.assign(keras.ops.maximum(self.error, keras.ops.max(y_pred)))
+
+    def result(self):
+        return self.error.value
 """
 SGD = {"optimizer": "sgd", "learning_rate": 0.5, "optimizer_params": {"momentum": 0.9}, "clip_norm": 1.0}
 
@@ -253,10 +267,10 @@ def test_a_compiled_model_brings_loss_and_optimizer_and_the_rest_is_said(workpla
     assert (findings.loss, findings.steps, findings.replaced) == ("sparse_categorical_crossentropy", SGD, "")
     assert findings.remarks == (
         "Taken from `compile`: sgd (learning_rate=0.5, momentum=0.9, clip_norm=1.0), loss "
-        "sparse_categorical_crossentropy, accuracy.",
-        "Not taken from `compile`: gradient_accumulation_steps=2 of SGD; metrics AUC (in a search, "
-        "`--figure-of-merit` names a function that computes one).",
+        "sparse_categorical_crossentropy, accuracy, metrics mean_io_u.",
+        "Not taken from `compile`: gradient_accumulation_steps=2 of SGD.",
     )
+    assert findings.metrics == findings.merging == ("mean_io_u",)
     assert findings.from_json(findings.to_json()) == findings
     given = workplace(COMPILED, *ONE_OF_EACH, "--optimizer", "adam", "--loss", SPARSE).inspect(None)
     assert (
@@ -268,11 +282,12 @@ def test_a_compiled_model_brings_loss_and_optimizer_and_the_rest_is_said(workpla
 
 
 def test_a_run_that_began_without_compile_goes_on_without(workplace):
-    place = workplace(f"{COMPILED}\ndef get_metrics(): return []", *ONE_OF_EACH)
-    with pytest.raises(ConfigurationError, match="`get_metrics` of"):
+    place = workplace(f"{COMPILED}\ndef get_callbacks(): return []", *ONE_OF_EACH)
+    with pytest.raises(ConfigurationError, match="`get_callbacks` of"):
         place.inspect(None)
-    place.follow(compile=False)
+    place.follow(compile=False, metrics=False)
     findings = place.inspect(None)
+    assert not findings.takes_metrics
     assert not findings.compiled
     assert (findings.steps, findings.replaced, findings.taken) == ({}, "", "")
     assert any("Nothing is taken from `compile`" in remark for remark in findings.remarks)
@@ -337,6 +352,29 @@ def test_a_run_that_began_without_callbacks_goes_on_without(workplace):
     assert any("`get_callbacks` is not called" in remark for remark in findings.remarks)
     start = StartFold(assignment=1, trial=0, fold=0, point={}, worker=1, n_workers=1)
     assert place.callbacks(place.open_task(start)) is None
+
+
+def test_get_metrics_replaces_the_metrics_of_compile_and_what_they_lack_is_said(workplace):
+    own = "def get_metrics():\n    return [keras.metrics.SparseTopKCategoricalAccuracy(2, name='own'), Worst()]"
+    source = f"{COMPILED}\n{own}\n{WORST}"
+    findings = workplace(source, *ONE_OF_EACH, "--early-stopping", "val_own,<,2").inspect(None)
+    assert "`get_metrics` for its metrics" in findings.replaced
+    assert (findings.takes_metrics, findings.metrics, findings.merging) == (True, ("own", "worst"), ("own",))
+    assert findings.remarks[-1].endswith("as its parts do not add up: worst.")
+    with pytest.raises(ConfigurationError, match="must name one of loss, acc, val_loss, val_acc, val_own, val_worst"):
+        workplace(source, *ONE_OF_EACH, "--early-stopping", "val_auc,<,2").inspect(None)
+    plain = source.replace("model.compile", "''.format")
+    findings = workplace(plain, *ONE_OF_EACH).inspect(None)
+    assert (findings.compiled, findings.takes_metrics, findings.metrics) == (False, True, ("own", "worst"))
+    old = workplace(source, *ONE_OF_EACH)
+    old.follow(compile=True, metrics=False)
+    findings = old.inspect(None)
+    assert (findings.compiled, findings.takes_metrics, findings.metrics) == (True, False, ())
+    wrong = source.replace("[keras.metrics.SparseTopKCategoricalAccuracy(2, name='own'), Worst()]", "['F1Score']")
+    with pytest.raises(ConfigurationError, match="Metrics must be computed on validation samples"):
+        workplace(wrong, *ONE_OF_EACH).inspect(None)
+    with pytest.raises(ConfigurationError, match="must return a list of metrics"):
+        workplace(f"{COMPILED}\ndef get_metrics(): return 'AUC'", *ONE_OF_EACH).inspect(None)
 
 
 def test_each_trial_has_the_optimizer_of_its_own_model(workplace):

@@ -30,15 +30,16 @@ def fence_reached():
     return msg.FenceReached(assignment=0, position={})
 
 
-def validated(loss=1.0, n_samples=4):
-    return msg.Validated(assignment=0, n_samples=n_samples, sums={"loss": loss * n_samples})
+def validated(loss=1.0, n_samples=4, **states):
+    return msg.Validated(assignment=0, n_samples=n_samples, sums={"loss": loss * n_samples}, states=states)
 
 
 FAILED = msg.FoldFailed(assignment=0, reason="no", traceback="tb", world_rank=7, host="node")
+MEASURED = msg.Measured(assignment=0, metrics={"auc": 0.75})
 JUDGED = msg.Judged(assignment=0, figure_of_merit=1.0)
 ORDER = msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={})
 STOPPED = ins.End(message=msg.FoldStopped(assignment=0))
-OF_A_WORKER: list[msg.Message] = [ready(), push(), fence_reached(), validated(), JUDGED, FAILED]
+OF_A_WORKER: list[msg.Message] = [ready(), push(), fence_reached(), validated(), MEASURED, JUDGED, FAILED]
 
 
 def applied(worker: int, weight: float = 1.0) -> ins.ApplyUpdate:
@@ -78,6 +79,17 @@ def validating(**changes: Any) -> MasterState:
     for worker in state.workers:
         state.handle(worker, fence_reached())
     assert state.phase is Phase.VALIDATING
+    return state
+
+
+def measuring(**changes: Any) -> MasterState:
+    """Worker 1 was sent the merged states of both."""
+    state = validating(**changes)
+    assert state.handle(2, validated(auc=[0.1, 1.0], rest=[])) == []
+    assert state.handle(1, validated(auc=[0.2, 2.0], rest=[])) == [
+        ins.SendMeasure(states={"auc": [0.2 + 0.1, 3.0], "rest": []})
+    ]
+    assert state.phase is Phase.MEASURING
     return state
 
 
@@ -376,6 +388,28 @@ def test_the_target_metric_ends_the_fold_as_soon_as_it_is_passed():
     assert "target" in finish.reason
 
 
+def test_states_are_merged_and_finished_once_by_worker_1():
+    state = measuring(target_metric="val_auc,>,0.7")
+    check_refused_unchanged(state, 2, MEASURED)
+    *_, report, finish = state.handle(1, MEASURED)
+    assert report.metrics == finish.metrics == {"loss": 1.0, "val_loss": 1.0, "val_auc": 0.75}
+    assert "val_auc is past its target" in finish.reason
+
+
+def test_a_worker_without_validation_samples_has_no_states():
+    state = validating()
+    state.handle(2, msg.Validated(assignment=0, n_samples=0, sums={}))
+    assert state.handle(1, validated(auc=[0.5])) == [ins.SendMeasure(states={"auc": [0.5]})]
+
+
+def test_workers_that_die_while_metrics_are_computed_leave_the_epoch_to_be_validated_again():
+    state = measuring()
+    assert state.can_regroup
+    state.regroup(1)
+    assert state.history.validation_states() == {}
+    assert not measuring(synchronous=True).can_regroup
+
+
 # ---------------------------------------------------------------- failures and what is not listed
 
 
@@ -388,6 +422,7 @@ def states_in_every_phase() -> dict[str, MasterState]:
         found[f"TRAINING {kind}"] = started(MasterState(plan(synchronous=synchronous)))
         found[f"FENCING {kind}"] = fencing(synchronous=synchronous)
         found[f"VALIDATING {kind}"] = validating(synchronous=synchronous)
+        found[f"MEASURING {kind}"] = measuring(synchronous=synchronous)
     found["JUDGING"] = judging()[0]
     return found
 
@@ -413,6 +448,7 @@ LISTED: dict[str, tuple[type[msg.Message], ...]] = {
     "TRAINING": (msg.PushUpdate, msg.FoldFailed),
     "FENCING": (msg.PushUpdate, msg.FenceReached, msg.FoldFailed),
     "VALIDATING": (msg.Validated, msg.FoldFailed),
+    "MEASURING": (msg.Measured, msg.FoldFailed),
     "JUDGING": (msg.Judged, msg.FoldFailed),
     "OVER": (),
 }

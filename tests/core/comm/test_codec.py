@@ -26,6 +26,7 @@ del MESSAGE_TYPES["AssignmentMessage"]
 BY_TYPE = OF_TYPE | {
     dict[str, Any] | None: st.none() | by_name(plain),
     dict[str, float] | None: st.none() | by_name(finite),
+    dict[str, list[float]]: by_name(st.lists(finite, max_size=2)),
     Answer: st.sampled_from(Answer),
     list[dict[str, Any]]: st.lists(by_name(plain), max_size=2),
     list[Any]: st.lists(plain, max_size=2),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.core.training.history import FoldHistory
+from nnlo_opt.core.training.history import FoldHistory, Metrics
 
 
 def test_means_are_over_samples_and_not_over_workers_or_updates():
@@ -49,6 +49,18 @@ def test_a_worker_without_validation_samples_changes_no_mean(position):
     for worker, (n_samples, sums) in enumerate(parts, 1):
         history.add_validation(worker, n_samples, sums)
     assert history.end_epoch()["val_loss"] == 3.0
+
+
+def test_states_are_added_in_float64_and_in_the_order_of_workers():
+    values = [1e16, 1.0, -1e16]
+    for order in ([1, 2, 3], [3, 1, 2]):
+        history = FoldHistory()
+        for worker in order:
+            history.add_validation(worker, 1, {"loss": 0.0}, {"auc": [values[worker - 1], 2.0]})
+        assert history.validation_states() == {"auc": [sum(values), 6.0]}
+    one = Metrics(1, {}, {"auc": [1.0]})
+    with pytest.raises(ValueError, match="the same figures"):
+        one.merge(Metrics(1, {}, {"acu": [1.0]}))
 
 
 def test_without_validated_samples_there_is_no_validation_metric():

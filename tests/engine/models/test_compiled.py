@@ -3,6 +3,7 @@
 import json
 import re
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from nnlo_opt.engine.models.builders import open_model
 from nnlo_opt.engine.models.compiled import Choices, Compiled, outcome_of
 from nnlo_opt.engine.models.keras import framework
 from nnlo_opt.engine.models.keras.adapter import KerasAdapter
+from nnlo_opt.engine.models.keras.metrics import metrics_of
 from nnlo_opt.engine.models.losses import Labels, LossTerm, VariedLoss, make_terms
 from tests.helpers.adapters import keras
 from tests.helpers.refusals import refusal
@@ -36,7 +38,8 @@ def compiled(activation="sigmoid", n=1, **arguments):
 def outcome(model, terms=BINARY, searched=(), functions=(), **options):
     own = framework.compiled_of(model)
     training = TrainingOptions(**options, given=frozenset(options)).with_steps(own.steps)
-    return outcome_of(own, Choices(training=training, searched=searched, functions=functions), terms)
+    asked = metrics_of(own.metrics, terms, own.weighted_metrics)
+    return outcome_of(own, Choices(training=training, searched=searched, functions=functions), terms, asked)
 
 
 def test_a_model_that_is_not_compiled_says_nothing():
@@ -107,13 +110,11 @@ def test_every_argument_that_does_not_hold_is_named():
     )
     assert found.taken == (
         "Taken from `compile`: adamw (learning_rate=0.001, weight_decay=0.01, clip_norm=1.0), loss "
-        "binary_crossentropy, loss weights, accuracy."
+        "binary_crossentropy, loss weights, accuracy, metrics auc, binary_acc, mae."
     )
     assert found.replaced == ""
     for said in (
         "gradient_accumulation_steps=2 and amsgrad=True of AdamW",
-        "metrics AUC, BinaryAccuracy(threshold=0.7) (",
-        "weighted metrics mae",
         "steps_per_execution=4",
     ):
         assert said in found.unused
@@ -124,11 +125,12 @@ def test_every_argument_that_does_not_hold_is_named():
     [
         ({"optimizer": "adamax"}, "Adamax(learning_rate=0.001) (adam trains in its place"),
         ({"optimizer": "sgd", "run_eagerly": True}, "run_eagerly=True"),
-        ({"optimizer": "sgd", "metrics": {"out": [["mse"]]}}, "metrics mse ("),
+        ({"optimizer": "sgd", "metrics": ["accuracy"], "loss": "mse"}, "metrics accuracy (no output has classes)"),
     ],
 )
 def test_other_arguments_that_do_not_hold_are_named_too(arguments, said):
-    assert said in outcome(compiled(**arguments)).unused
+    terms = (LossTerm("out", "mean_squared_error"),) if "loss" in arguments else BINARY
+    assert said in outcome(compiled(**arguments), terms).unused
 
 
 def test_a_schedule_and_the_frequency_of_an_average_are_named():
@@ -282,7 +284,8 @@ def test_a_saved_model_counts_as_compiled(tmp_path, fresh):
     model = compiled(optimizer=keras.optimizers.SGD(0.5, clipvalue=1.0), loss="mse", metrics=["AUC"])
     model.save(tmp_path / "m.keras")
     own = framework.compiled_of(open_model(str(tmp_path / "m.keras"), fresh=fresh).build({}))
-    assert own == framework.compiled_of(model)
+    assert replace(own, metrics=None) == replace(framework.compiled_of(model), metrics=None)
+    assert [metric.name for metric in metrics_of(own.metrics, BINARY).metrics] == ["auc"]
     mlp().save(tmp_path / "plain.keras")
     assert framework.compiled_of(open_model(str(tmp_path / "plain.keras")).build({})) == Compiled()
 

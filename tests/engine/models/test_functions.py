@@ -21,7 +21,7 @@ def module(tmp_path):
 @pytest.mark.parametrize(
     ("text", "name", "remedy"),
     [
-        ("def get_metrics(): return []", "get_metrics", "`--figure-of-merit`"),
+        ("def get_metric(): return 'AUC'", "get_metric", "Call it `get_metrics`."),
         ("def get_callback(): return []", "get_callback", "Did you mean `get_callbacks`?"),
         ("def get_optimizer(): return 'adam'", "get_optimizer", "`--optimizer`"),
         ("def get_scheduler(optimizer): return None", "get_scheduler", "`--lr-schedule`"),
@@ -43,7 +43,7 @@ def test_a_function_that_nothing_reads_is_refused_by_name(module, text, name, re
         "".join(f"def {name}(): return None\n" for name in READ if name not in ("get_model", "get_name")),
         "from os import get_terminal_size",
         "get_rid = 3",
-        "class Net:\n    def get_metrics(self): pass",
+        "class Net:\n    def get_callbacks(self): pass",
     ],
 )
 def test_what_is_read_called_or_no_function_of_the_module_is_not(module, text):
@@ -58,9 +58,9 @@ def test_a_figure_of_merit_is_read(module):
 
 
 def test_an_import_from_another_file_counts_if_people_expect_an_effect(module, tmp_path):
-    (tmp_path / "neighbour.py").write_text("def get_metrics(): return []\ndef get_other(): return []\n")
+    (tmp_path / "neighbour.py").write_text("def get_callbacks(): return []\ndef get_other(): return []\n")
     refuse_unread(module("from neighbour import get_other"))
-    refusal(refuse_unread, module("from neighbour import get_metrics"), says=["`get_metrics` of"])
+    refusal(refuse_unread, module("from neighbour import get_callbacks"), says=["`get_callbacks` of"])
 
 
 @pytest.mark.parametrize(

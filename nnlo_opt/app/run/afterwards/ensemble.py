@@ -112,6 +112,8 @@ def make_ensemble(setup: EnsembleSetup) -> Ensemble:
         judge, outputs = _predicted(setup, trials, rows)
     except TrialError as error:
         raise ConfigurationError(f"An ensemble needs models whose outputs have a mean. Received: {error}.") from error
+    if objective.name not in (FIGURE, *(f"val_{name}" for name in judge.figures)):
+        raise ConfigurationError(_rule(objective.name))
     halves = _halves(setup, rows)
     labels = [padded(data.source.read_labels(rows[half])) for half in halves]
     of_half = [[[output[half] for output in of_trial] for of_trial in outputs] for half in halves]
@@ -143,6 +145,13 @@ def make_ensemble(setup: EnsembleSetup) -> Ensemble:
     )
 
 
+def _rule(compared_by: str) -> str:
+    return (
+        "An ensemble is selected by a loss or an accuracy on validation samples. Received: a run that compares trials "
+        f"by {compared_by}. Take its best model, or search by `{spelled('objective', 'val_loss:min')}`."
+    )
+
+
 def _mean(outputs: Sequence[Outputs]) -> Outputs:
     return [np.mean(same, axis=0) for same in zip(*outputs, strict=True)]
 
@@ -154,11 +163,7 @@ def _trials(setup: EnsembleSetup) -> list[Trial]:
     # Options from a journal have no function, because it is code.
     function = comparison.function or (setup.ledger.identity.plain.get("figure_function") or {}).get("name")
     if function or not comparison.is_of_epochs or not (first.startswith("val_") or first == FIGURE):
-        raise ConfigurationError(
-            "An ensemble is selected by a loss or an accuracy on validation samples. Received: a run that compares "
-            f"trials by {function or first}. Take its best model, or search by "
-            f"`{spelled('objective', 'val_loss:min')}`."
-        )
+        raise ConfigurationError(_rule(function or first))
     if setup.workload.maker.definition.trains_itself:
         raise ConfigurationError(
             "An ensemble is the mean of single models. Received: a run of composites of several. Take its best model."

@@ -21,7 +21,7 @@ from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError, Trial
 from nnlo_opt.core.models.adapter import Predictor
 from nnlo_opt.core.training.options import MODES, TrainingOptions
 from nnlo_opt.core.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
-from nnlo_opt.core.trials.identity import DataFiles, ModelFile
+from nnlo_opt.core.trials.identity import DataFiles, ModelFile, followed_in
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_directory import RunRequest
 from nnlo_opt.core.trials.trial import Trial
@@ -70,7 +70,7 @@ class TrainedModels(ModuleWorkload):
             model_sha256=model.sha256 if named is None else None,
             training=TrainingOptions.of(trained),
             run=RunRequest(root=run.parent, name=None),
-            follows_compile="compiled" in identity.plain,
+            **followed_in(identity.plain),
             data=DataOptions(
                 features_name=identity.features_name,
                 labels_name=identity.labels_name,

@@ -159,6 +159,8 @@ class Options:
     model_sha256: str | None = None
     #: False in a run begun by a version that took nothing from the `compile` of a model
     follows_compile: bool = True
+    #: False in a run begun by a version that took no metrics from a model
+    follows_metrics: bool = True
     #: ranks per worker
     n_processes: int = 1
     #: masters per block: the top master and its sub-masters

@@ -135,7 +135,9 @@ class RankServer:
             case run_msg.Shutdown():
                 self.exit_code = message.exit_code
             case run_msg.Check():
-                self._workload.follow(compile=message.follows_compile, callbacks=message.calls_back)
+                self._workload.follow(
+                    compile=message.follows_compile, metrics=message.follows_metrics, callbacks=message.calls_back
+                )
                 self._answer(message.space, self._workload.check)
             case run_msg.Inspect():
                 with self._timeline.span("look at model and data", "data"):
@@ -239,7 +241,9 @@ class RankServer:
     # ------------------------------------------------------------ model and data
 
     def _inspect(self, message: run_msg.Inspect) -> None:
-        self._workload.follow(compile=message.follows_compile, callbacks=message.calls_back)
+        self._workload.follow(
+            compile=message.follows_compile, metrics=message.follows_metrics, callbacks=message.calls_back
+        )
         if message.report:
             self._answer(message.space, self._prepared_findings)
             return

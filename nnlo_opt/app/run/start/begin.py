@@ -131,6 +131,7 @@ class Beginning:
             is_objective=findings.is_objective,
             parameters=[] if space is None else [*space.names],
             with_tuples=[*options.with_tuples] if space is None else space.with_tuples,
+            merging=[*findings.merging],
             n_fold=options.plan.n_fold,
             seed=options.seed,
             # So many workers must a master still have for its update rule when ranks have died.

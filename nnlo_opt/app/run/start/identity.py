@@ -18,7 +18,7 @@ from nnlo_opt.core.base.spelling import either, spelled
 from nnlo_opt.core.search.design import design_size
 from nnlo_opt.core.search.start_points import likely_values
 from nnlo_opt.core.training.options import TrainingOptions
-from nnlo_opt.core.trials.identity import DataFiles, RunIdentity, ScriptFolders, StartSettings
+from nnlo_opt.core.trials.identity import DataFiles, Followed, RunIdentity, ScriptFolders, StartSettings, followed_in
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.objectives import Objective
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunRequest
@@ -30,7 +30,7 @@ _PACKAGES = ("mpi4py", "numpy", "scipy", "scikit-optimize", "optuna", "keras", "
 #: keys of an identity whose difference is described separately
 _BY_ITSELF = {"search_space", "model", "data", "direction", "objectives", "constraints", "training", "warm_start"}
 #: keys that follow from others; a run that gets more trials must keep its initial design
-_DERIVED = {"n_initial_points", "figure_of_merit"}
+_DERIVED = {"n_initial_points", "figure_of_merit", "metrics"}
 #: options of the other keys, if their names differ
 _OPTIONS = {"figure_function": "figure_of_merit", "point": "from_run"}
 
@@ -52,6 +52,7 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
         "loss": findings.loss,
         **({"compiled": True} if findings.compiled else {}),
         **({"callbacks": True} if findings.calls_back else {}),
+        **({"metrics": [*findings.metrics]} if findings.takes_metrics else {}),
         "n_fold": options.plan.n_fold,
         "fold_by": options.data.fold_by,
         "features_name": findings.features_name,
@@ -183,10 +184,10 @@ def refuse_run_of_script(request: RunRequest) -> None:
     )
 
 
-def follows_compile(request: RunRequest) -> bool:
-    """Return False if a run is resumed that was begun before the `compile` of a model had an effect."""
+def what_is_followed(request: RunRequest) -> Followed:
+    """Return `follows_compile` and `follows_metrics` of the run that is begun, or resumed as it was begun."""
     known = _resumed(request)
-    return known is None or "compiled" in known.plain
+    return followed_in({"compiled": True, "metrics": []} if known is None else known.plain)
 
 
 def calls_back(request: RunRequest) -> bool:

@@ -9,7 +9,7 @@ from nnlo_opt.app.reporting.words import counted
 from nnlo_opt.app.run.options.checks import check_momentum, check_shares
 from nnlo_opt.app.run.options.space_checks import idle_options
 from nnlo_opt.app.run.start.driver import Driver
-from nnlo_opt.app.run.start.identity import calls_back, follows_compile
+from nnlo_opt.app.run.start.identity import calls_back, what_is_followed
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.comm.messages import Json
@@ -43,11 +43,7 @@ class Inquiry:
             space = None if loaded is None else loaded.to_json()
             # Before any rank imports a framework: an error comes at once, and no rank is still importing.
             run = self._options.run
-            begun: dict[str, Any] = {
-                "space": space,
-                "follows_compile": follows_compile(run),
-                "calls_back": calls_back(run),
-            }
+            begun: dict[str, Any] = {"space": space, "calls_back": calls_back(run), **what_is_followed(run)}
             if early := self._ask(reporter, Check(**begun)):
                 self._check(Findings.from_json(early))
             asked += trainers

@@ -51,6 +51,11 @@ class Findings:
     figure: str = ""
     #: name and checksum of the user's figure of merit; None if there is none
     figure_function: dict[str, str] | None = None
+    #: True if the metrics of `compile` or `get_metrics` are taken; those besides losses and accuracy, without `val_`;
+    #: and those of them whose states add up over samples
+    takes_metrics: bool = False
+    metrics: tuple[str, ...] = ()
+    merging: tuple[str, ...] = ()
     #: losses as text; None for an objective
     loss: str | None = None
     #: None for an objective
@@ -83,5 +88,5 @@ class Findings:
         """Inverse of `to_json`."""
         space, data = plain["space"], plain["data"]
         typed = {"space": space and Space.from_json(space), "data": data and checked(data, DataFiles)}
-        lists = {name: tuple(plain[name]) for name in ("remarks", "optimizers")}
+        lists = {name: tuple(plain[name]) for name in ("remarks", "optimizers", "metrics", "merging")}
         return cls(**plain | typed | lists)

@@ -15,6 +15,8 @@ from nnlo_opt.app.run.workload.model_maker import ModelMaker
 from nnlo_opt.app.run.workload.run_data import RunData
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.spelling import either, spelled
+from nnlo_opt.core.data.ragged import padded
+from nnlo_opt.core.models.adapter import figures_over
 from nnlo_opt.core.space.constraint import CONSTRAINT_NAME
 from nnlo_opt.core.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.core.space.tuples import Tuples
@@ -29,10 +31,13 @@ from nnlo_opt.engine.models.compiled import Choices, Compiled, outcome_of
 from nnlo_opt.engine.models.composite import CompositeModel
 from nnlo_opt.engine.models.functions import refuse_unread
 from nnlo_opt.engine.models.losses import LossTerm, figures_of, losses_in_words
+from nnlo_opt.engine.models.metrics import Asked, merging
 from nnlo_opt.engine.objective.signature import objective_of, takes
 
 #: said of a run begun by a version that took nothing from `compile`
 _AS_BEGUN = "Nothing is taken from `compile`, because an earlier version began this run; a new run uses it."
+#: most validation samples on which metrics are tried
+_N_TRIED = 256
 #: points drawn to find one that is new
 _DRAWS_A_POINT = 20
 
@@ -207,23 +212,28 @@ class Inspection:
                 compiled = self._maker.compiled(model)
                 terms, remarks = self._maker.checked_loss(options, model, compiled, self._data)
                 figures = figures_of(terms)
-                findings = replace(findings, loss=losses_in_words(terms))
+                asked = self._maker.metrics(compiled, terms)
+                takes_metrics = self._maker.follows_metrics and (bool(asked.names) or compiled != Compiled())
+                findings = replace(
+                    findings, loss=losses_in_words(terms), takes_metrics=takes_metrics, metrics=asked.names
+                )
                 if self._maker.follows_compile:
-                    findings = self._with_compiled(findings, compiled, options, terms)
+                    findings = self._with_compiled(findings, compiled, options, terms, asked)
                 elif getattr(model, "compiled", False) is True:
                     findings = replace(findings, unused=_AS_BEGUN)
-                remarks = (*filter(None, (findings.taken, findings.unused)), *remarks)
+                findings, about_metrics = self._with_merging(findings, model, terms, asked)
+                remarks = (*filter(None, (findings.taken, findings.unused)), *about_metrics, *remarks)
         figure = DEFAULT_FIGURE
         if figures is not None:
-            validates = any(len(fold.validation) for fold in self._data.training.folds)
-            known = (*figures, *(f"val_{name}" for name in figures if validates))
+            measured = (*figures, *findings.metrics) if self._validates else ()
+            known = (*figures, *(f"val_{name}" for name in measured))
             if early:
                 check_metric(early.metric, known, spelled("early_stopping"))
             if target:
                 check_metric(target.metric, known, spelled("target_metric"))
             check_objectives(self._options.comparison, known)
             figure = figure_name(known)
-            findings = self._with_callbacks(findings, figures, options, validates=validates)
+            findings = self._with_callbacks(findings, figures, options)
         first, function = self._options.comparison.objectives[0], self._maker.figure
         if function is not None and first.name == FIGURE:
             figure = function.name
@@ -232,13 +242,11 @@ class Inspection:
         self._maker.release()
         return replace(findings, figure=figure, remarks=(*findings.remarks, *remarks))
 
-    def _with_callbacks(
-        self, findings: Findings, figures: Sequence[str], options: TrainingOptions, *, validates: bool
-    ) -> Findings:
-        """Return the findings with those on `get_callbacks`; `figures`: metrics of the model."""
+    def _with_callbacks(self, findings: Findings, figures: Sequence[str], options: TrainingOptions) -> Findings:
+        """Return the findings with those on `get_callbacks`; `figures`: losses and accuracies of the model."""
         searched = () if findings.space is None else findings.space.train_names
         is_scheduled = any(TRAIN_PREFIX + name in searched for name in ("lr_schedule", "warmup_epochs"))
-        made = self._maker.callbacks(figures, options, validates=validates, is_scheduled=is_scheduled)
+        made = self._maker.callbacks(figures, options, validates=self._validates, is_scheduled=is_scheduled)
         if made is not None:
             said = f"Callbacks of every training, from `get_callbacks`: {made}."
         elif not self._maker.calls_back and "get_callbacks" in self._maker.definition.functions:
@@ -247,8 +255,54 @@ class Inspection:
             return findings
         return replace(findings, remarks=(*findings.remarks, said))
 
+    @property
+    def _validates(self) -> bool:
+        return any(len(fold.validation) for fold in self._data.training.folds)
+
+    @property
+    def _unmeasured(self) -> str:
+        """Why metrics are not computed; empty if they are."""
+        if not self._maker.follows_metrics:
+            return "as in the version that began this run"
+        return "" if self._validates or self._data.test is not None else "there are no validation samples"
+
+    def _with_merging(
+        self, findings: Findings, model: Any, terms: Sequence[LossTerm], asked: Asked
+    ) -> tuple[Findings, tuple[str, ...]]:
+        """Return the findings with the metrics whose states add up over samples, and sentences about the others.
+
+        Raises:
+            ConfigurationError: a metric is no number, or cannot be computed.
+        """
+        remarks = []
+        if "get_metrics" in self._maker.definition.functions:
+            remarks += [f"Not measured: {', '.join(asked.unfit)} (no output has classes)."] * bool(asked.unfit)
+            if asked.names and self._unmeasured:
+                remarks.append(f"Not measured: {', '.join(asked.names)} ({self._unmeasured}).")
+        rows = next((fold.validation for fold in self._data.training.folds if len(fold.validation)), None)
+        if not asked.metrics or rows is None:
+            return findings, tuple(remarks)
+        some = rows[:: max(1, len(rows) // _N_TRIED)][:_N_TRIED]
+        x, y = map(padded, self._data.training.source.read(some))
+        try:
+            adapter = self._maker.adapter(model, terms, asked, None)
+            found = merging(adapter, x, y) if len(some) > 1 else ()
+            figures_over(adapter, lambda: [(x, y)])  # raises for what is no number
+        except TrialError as error:
+            raise ConfigurationError(f"Metrics must be computed on validation samples. Received: {error}") from error
+        if others := [name for name in asked.names if name not in found]:
+            remarks.append(
+                f"Computed by one worker on all validation samples, as its parts do not add up: {', '.join(others)}."
+            )
+        return replace(findings, merging=found), tuple(remarks)
+
     def _with_compiled(
-        self, findings: Findings, compiled: Compiled, options: TrainingOptions, terms: Sequence[LossTerm]
+        self,
+        findings: Findings,
+        compiled: Compiled,
+        options: TrainingOptions,
+        terms: Sequence[LossTerm],
+        asked: Asked,
     ) -> Findings:
         """Return the findings with those on the `compile` of a model; `options` have the values of its point."""
         if compiled == Compiled():
@@ -260,8 +314,9 @@ class Inspection:
             searched=() if findings.space is None else findings.space.train_names,
             functions=self._maker.definition.functions,
             varies=findings.space is not None and bool(findings.space.model_names),
+            unmeasured=self._unmeasured if asked.metrics or not self._maker.follows_metrics else "",
         )
-        outcome = outcome_of(compiled, choices, terms)
+        outcome = outcome_of(compiled, choices, terms, asked)
         return replace(
             findings,
             compiled=True,

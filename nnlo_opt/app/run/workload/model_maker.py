@@ -2,7 +2,7 @@
 
 import gc
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from nnlo_opt.engine.models.composite import CompositeAdapter, CompositeModel
 from nnlo_opt.engine.models.early import read_early
 from nnlo_opt.engine.models.framework import Framework, framework_for, framework_of
 from nnlo_opt.engine.models.losses import Labels, LossTerm, make_terms, split_losses
+from nnlo_opt.engine.models.metrics import NO_METRICS, Asked
 from nnlo_opt.engine.models.user_figure import UserFigure, load_figure
 
 logger = logging.getLogger(__name__)
@@ -63,8 +64,14 @@ class ModelMaker:
         self.follows_compile = options.follows_compile
         #: False: `get_callbacks` is not called
         self.calls_back = True
+        #: False: models are measured by losses and accuracies alone
+        self.follows_metrics = options.follows_metrics
         #: training options that the last model brought, for `TrainingOptions.with_steps`
         self.steps: Mapping[str, Any] = {}
+        #: names of the last model's metrics besides losses and accuracies
+        self.measured: tuple[str, ...] = ()
+        #: names of the metrics whose states add up over samples
+        self.merging: Collection[str] = ()
         #: the last model; None before it is built, and after its release
         self._adapter: FrameworkAdapter | None = None
         #: True once the imported objects are hidden from the garbage collector
@@ -148,14 +155,23 @@ class ModelMaker:
             if isinstance(model, CompositeModel):
                 return self.composite(model, options, seed, samples)[0]
             terms, remarks = self.checked_loss(options, model, compiled, samples)
+            asked = self.metrics(compiled, terms)
         except ConfigurationError as error:
             # The middle of the search space was sound: it is this point that is not.
             raise TrialError(str(error)) from error
         if self._given is not None:  # a command prints them
             for remark in remarks:
                 logger.info("%s", remark)
-        adapter = self.framework.adapter(model, terms, jit_compile=self.definition.jit_compile)
-        self._adapter = adapter
+        return self.adapter(model, terms, asked, self.merging)
+
+    def adapter(
+        self, model: Any, terms: Sequence[LossTerm], asked: Asked, merging: Collection[str] | None
+    ) -> FrameworkAdapter:
+        """Return the adapter of a model; `merging`: metrics whose states add up, None for all."""
+        # A framework of another package need not know metrics.
+        measures = {"metrics": asked.metrics, "merging": merging} if asked.metrics else {}
+        make: Callable[..., FrameworkAdapter] = self.framework.adapter
+        self._adapter = adapter = make(model, terms, jit_compile=self.definition.jit_compile, **measures)
         return adapter
 
     def new_model(self, parameters: dict[str, Any], seed: int) -> Any:
@@ -206,7 +222,7 @@ class ModelMaker:
         """Return new callbacks of the model module for a training; None if it has none.
 
         Args:
-            figures: names of the model's metrics.
+            figures: names of the last model's losses and accuracies.
             options: options of the training.
             validates: True if there are validation data.
             is_scheduled: True if another point may have a schedule of the learning rate.
@@ -226,9 +242,27 @@ class ModelMaker:
                 f"`get_callbacks` is for a Keras model. Received: {what}, of {definition.source}. Remove it; "
                 f"{', '.join(f'`{spelled(name)}`' for name in others)} do what most callbacks do."
             )
-        known = [*figures, *(f"val_{name}" for name in figures if validates)]
+        known = [*figures, *(f"val_{name}" for name in (*figures, *self.measured) if validates)]
         is_scheduled = is_scheduled or options.schedule.changes
         return make(made, str(definition.source), known, options.epochs, is_scheduled=is_scheduled)
+
+    def metrics(self, compiled: Compiled, terms: Sequence[LossTerm]) -> Asked:
+        """Return the metrics of `get_metrics` or, without it, of `compile`; ConfigurationError if they do not fit."""
+        self.measured = ()
+        if not self.follows_metrics:
+            return NO_METRICS
+        own = self.definition.metrics()
+        requests = (compiled.metrics, compiled.weighted_metrics) if own is None else (own, None)
+        if not any(requests):
+            return NO_METRICS
+        look: Callable[..., Asked] | None = getattr(self.framework, "metrics_of", None)
+        if look is None:
+            raise ConfigurationError(
+                f"`get_metrics` is for models of Keras and torch. Received: {self.framework.NOUN}. Leave it out."
+            )
+        asked = look(requests[0], terms, requests[1])
+        self.measured = asked.names
+        return asked
 
     def composite(
         self, model: CompositeModel, options: TrainingOptions, seed: int, samples: KnownSamples
@@ -244,6 +278,10 @@ class ModelMaker:
             raise ConfigurationError(
                 "A composite model does not accept weights of classes or samples. Received: some; leave "
                 f"`{spelled('class_weights')}` and `{spelled('sample_weights_name')}` out."
+            )
+        if self.follows_metrics and "get_metrics" in definition.functions:
+            raise ConfigurationError(
+                "A composite model returns its own figures. Received: one with `get_metrics`. Leave the function out."
             )
         policy = getattr(definition.functions["get_model"], "dtype_policy", None)
         with self.framework.building(definition.custom_objects, policy):

@@ -1,7 +1,9 @@
 """Workload of a command, opened once for all trials."""
 
+import logging
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast, overload
 
@@ -19,22 +21,24 @@ from nnlo_opt.core.base.errors import TrialError
 from nnlo_opt.core.base.pulse import PULSE, SLOW
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.base.spelling import spelled
+from nnlo_opt.core.base.trees import Arrays
 from nnlo_opt.core.block.task import FoldTask, validation_batch
 from nnlo_opt.core.comm.messages import Json, StartFold
 from nnlo_opt.core.comm.objective_messages import CallObjective
 from nnlo_opt.core.comm.run_messages import OpenRun
 from nnlo_opt.core.data.ragged import padded
-from nnlo_opt.core.models.adapter import EpochCallbacks, FrameworkAdapter, Predictor
+from nnlo_opt.core.models.adapter import EpochCallbacks, FrameworkAdapter, Predictor, figures_over
 from nnlo_opt.core.models.layout import FloatVector
 from nnlo_opt.core.space.space import Point, Space
 from nnlo_opt.core.space.tuples import Tuples
-from nnlo_opt.core.training.history import Metrics
 from nnlo_opt.core.training.options import TrainingOptions, model_parameters
 from nnlo_opt.core.trials.checkpoint import load_weights
 from nnlo_opt.engine.models.builders import TrialDefinition
 from nnlo_opt.engine.models.early import without_framework
 from nnlo_opt.engine.objective.rank import UserObjective
 from nnlo_opt.engine.objective.signature import objective_of
+
+logger = logging.getLogger(__name__)
 
 _WITHOUT = Tuples()
 #: names of arrays that an error shows
@@ -105,9 +109,10 @@ class ModuleWorkload:
         """Return the definition of the model or the objective; the first call executes the user's module."""
         return self.maker.definition
 
-    def follow(self, *, compile: bool, callbacks: bool = True) -> None:
-        """Use or ignore the `compile` arguments of models (`Options.follows_compile`), and `get_callbacks`."""
+    def follow(self, *, compile: bool, metrics: bool = True, callbacks: bool = True) -> None:
+        """Use or ignore what models say by `compile`, metrics, and `get_callbacks`; see `core.comm.run_messages`."""
         self.maker.follows_compile = compile and self.options.follows_compile
+        self.maker.follows_metrics = metrics and self.options.follows_metrics
         self.maker.calls_back = callbacks
 
     def prepare(self) -> None:
@@ -117,7 +122,8 @@ class ModuleWorkload:
     # ------------------------------------------------------------ trials
 
     def open_run(self, run: OpenRun) -> None:
-        """From now on build models for the search space of this run."""
+        """From now on build models for the search space of this run, and measure them as it was found."""
+        self.maker.merging = run.merging
         self._tuples = Tuples(run.with_tuples)
 
     @overload
@@ -207,15 +213,19 @@ class ModuleWorkload:
         adapter = self.trained_model(point, *load_weights(weights_directory), seed=0)
         path = path.with_suffix(self.maker.framework.SUFFIX)
         adapter.save(path)
-        metrics = Metrics()
-        if measure and self.data.test is not None:
-            source, rows = self.data.test
-            for part in np.array_split(rows, -(-len(rows) // validation_batch(self.options.training))):
-                PULSE.ticks += 1
-                x, y = source.read(part)
-                metrics = metrics.merge(adapter.evaluate(padded(x), padded(y)))
+        metrics = figures_over(adapter, self._test_batches) if measure and self.data.test is not None else {}
         self.maker.release()
-        return path, metrics.means()
+        for name in [name for name, value in metrics.items() if not math.isfinite(value)]:
+            logger.warning("%s is %s on the test samples", name, metrics.pop(name))
+        return path, metrics
+
+    def _test_batches(self) -> Iterator[tuple[Arrays, Arrays]]:
+        """Yield the test samples."""
+        assert self.data.test is not None
+        source, rows = self.data.test
+        for part in np.array_split(rows, -(-len(rows) // validation_batch(self.options.training))):
+            x, y = source.read(part)
+            yield padded(x), padded(y)
 
     def trained_model(self, point: Point, weights: FloatVector, state: FloatVector, seed: int) -> FrameworkAdapter:
         """Return the model of `point` with trained weights (n_weights,) and float model state (n_state,)."""

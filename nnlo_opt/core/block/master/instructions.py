@@ -71,6 +71,12 @@ class SendValidate(Instruction):
     """Send the central weights and the averaged model state to all workers for validation."""
 
 
+class SendMeasure(Instruction):
+    """Have worker 1 compute metrics of the validation from the `states` of all workers."""
+
+    states: dict[str, list[float]]
+
+
 class SendCallBack(Instruction):
     """Have worker 1 call the callbacks with the `metrics` of the epoch that has ended; None when it begins."""
 

@@ -139,6 +139,8 @@ class MasterAssignment:
                 evaluated = weights.evaluated
                 for worker in self.state.workers:
                     self.ends.send(worker, msg.Validate(assignment=assignment), evaluated)
+            case ins.SendMeasure():
+                self.ends.send(1, msg.Measure(assignment=assignment, states=instruction.states))
             case ins.SendCallBack():
                 self._send_call_back(instruction)
             case ins.TakeRequests():

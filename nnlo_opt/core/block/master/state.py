@@ -9,6 +9,7 @@ vectors. An assignment goes through these phases:
     FENCING      the epoch is full: each worker's next update is its last, then it hands in its model state; one that
                  overlaps has another update computed by then, which it pushes before
     VALIDATING   every worker validates the same version on its share
+    MEASURING    worker 1 computes the metrics that are not means from the states of all workers, if there are any
     JUDGING      the user's figure of merit, if there is one, is called on worker 1 when all epochs are trained
     CALLING_BACK the user's callbacks, if there are any, run on worker 1 before it begins to train and after each epoch
     AWAITING     the epoch is reported, and the coordinator's decision about the trial is awaited
@@ -82,6 +83,7 @@ class Phase(Enum):
     TRAINING = auto()
     FENCING = auto()
     VALIDATING = auto()
+    MEASURING = auto()
     CALLING_BACK = auto()
     JUDGING = auto()
     AWAITING = auto()
@@ -91,7 +93,7 @@ class Phase(Enum):
 
 STOPPED_BY_CALLBACK = "a callback has stopped the training"
 #: phases in which workers may be replaced, if they do not wait for each other
-REGROUPING = frozenset({Phase.STARTING, Phase.TRAINING, Phase.FENCING, Phase.VALIDATING})
+REGROUPING = frozenset({Phase.STARTING, Phase.TRAINING, Phase.FENCING, Phase.VALIDATING, Phase.MEASURING})
 
 
 class MasterState:
@@ -374,11 +376,22 @@ class MasterState:
     def _validated(self, worker: int, message: msg.Validated) -> list[ins.Instruction]:
         self._answered(worker)
         for number, own in message.by_worker(worker).items():
-            self.history.add_validation(number, own.n_samples, own.sums)
-        return [] if self.waiting_for else self._end_epoch()
+            self.history.add_validation(number, own.n_samples, own.sums, own.states)
+        if self.waiting_for:
+            return []
+        states = self.history.validation_states()
+        if not states:
+            return self._end_epoch()
+        self.phase = Phase.MEASURING
+        self.waiting_for = {1}
+        return [ins.SendMeasure(states=states)]
 
-    def _end_epoch(self) -> list[ins.Instruction]:
-        metrics = self.history.end_epoch()
+    def _measured(self, worker: int, message: msg.Measured) -> list[ins.Instruction]:
+        self._answered(worker)
+        return self._end_epoch(message.metrics)
+
+    def _end_epoch(self, measured: Mapping[str, float] | None = None) -> list[ins.Instruction]:
+        metrics = self.history.end_epoch(measured)
         bad = next((name for name, value in metrics.items() if not math.isfinite(value)), None)
         if bad:
             reason = f"{bad} is {metrics[bad]} after epoch {self.epoch}"
@@ -465,6 +478,7 @@ _HANDLERS: dict[type[msg.Message], tuple[Set[Phase], Callable[[MasterState, int,
     msg.PushUpdate: ({Phase.TRAINING, Phase.FENCING, Phase.HALTING}, MasterState._push),
     msg.FenceReached: ({Phase.FENCING}, MasterState._fence_reached),
     msg.Validated: ({Phase.VALIDATING}, MasterState._validated),
+    msg.Measured: ({Phase.MEASURING}, MasterState._measured),
     msg.CalledBack: ({Phase.CALLING_BACK}, MasterState._called_back),
     msg.Judged: ({Phase.JUDGING}, MasterState._judged),
     msg.FoldFailed: ({*Phase} - {Phase.OVER}, lambda self, worker, message: self._end(message)),

@@ -9,7 +9,7 @@ these updates into one and pushes it, and the answer goes to all workers. The ph
     TRAINING      the updates of a round come in
     FENCING       the workers push what they have computed ahead, then hand in model state and position
     VALIDATING    they validate the same version on their shares
-    ASKING        worker 1 runs the user's callbacks, or figure of merit
+    ASKING        worker 1 computes metrics, or runs the user's callbacks or figure of merit
 
 In synchronous training a worker that has finished its shard waits at the fence; the group has finished when all its
 workers have.
@@ -36,7 +36,7 @@ class Phase(Enum):
     TRAINING = (msg.PushUpdate,)
     FENCING = (msg.PushUpdate, msg.FenceReached)
     VALIDATING = (msg.Validated,)
-    ASKING = (msg.CalledBack, msg.Judged)
+    ASKING = (msg.Measured, msg.CalledBack, msg.Judged)
 
 
 class GroupState:
@@ -72,7 +72,7 @@ class GroupState:
             case msg.Validate():
                 self._begin(Phase.VALIDATING)
                 return [ins.PassDown(workers=self.workers, message=message)]
-            case msg.CallBack() | msg.Judge():
+            case msg.Measure() | msg.CallBack() | msg.Judge():
                 self._begin(Phase.ASKING)
                 return [ins.PassDown(workers=self.workers[:1], message=message)]
         raise ProtocolError(f"A sub-master does not accept {type(message).__name__}.")

@@ -20,13 +20,12 @@ from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.core.base.vectors import with_bytes, without_bytes
 from nnlo_opt.core.block.answers import failures_to, fold_failed
 from nnlo_opt.core.block.exchange.rounds import average_states
-from nnlo_opt.core.block.task import FoldTask, TaskFactory, release
+from nnlo_opt.core.block.task import FoldTask, TaskFactory, metrics_of, release, validated
 from nnlo_opt.core.block.worker.group import Then, check_members
 from nnlo_opt.core.block.worker.training import MASTER, LocalTraining, Partners
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.transport import Received, Transport
 from nnlo_opt.core.models.adapter import EpochCallbacks
-from nnlo_opt.core.training.history import Metrics
 from nnlo_opt.core.trials.figure import judged
 
 logger = logging.getLogger(__name__)
@@ -163,6 +162,9 @@ class Worker:
             case msg.Validate():
                 with self._timeline.span("validate"):
                     self._validate(message, payload)
+            case msg.Measure():
+                with self._timeline.span("measure"):
+                    self._block.send(MASTER, self._opened().task.measure(message))
             case msg.CallBack():
                 self._call_back(message, payload)
             case msg.Judge():
@@ -275,12 +277,12 @@ class Worker:
         own = task.validate(message.assignment, payload)
 
         def then(answers: list[Received]) -> None:
-            total = Metrics(own.n_samples, own.sums)
+            total = metrics_of(own)
             for answer in answers:
                 of_member = answer.message
                 assert isinstance(of_member, msg.Validated)
-                total = total.merge(Metrics(of_member.n_samples, of_member.sums))
-            self._block.send(MASTER, own.replaced(n_samples=total.n_samples, sums={**total.sums}))
+                total = total.merge(metrics_of(of_member))
+            self._block.send(MASTER, validated(message.assignment, total))
 
         self._when_members_answer(then)
 

@@ -7,22 +7,26 @@ are not used, which saves about a millisecond a batch and 7 MB a trial. Between 
 import gc
 import importlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nnlo_opt.core.base.errors import TrialError
 from nnlo_opt.core.base.files import atomic_path
+from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.base.trees import Arrays, leaves
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.models.adapter import blame_on_trial
 from nnlo_opt.core.models.layout import FlatWeights, FloatVector, Layout, check_counters, copy_vector
 from nnlo_opt.core.training.history import Metrics
-from nnlo_opt.engine.models.keras.graph import Batch, Engine, KerasGraph, Vectors
+from nnlo_opt.engine.models.keras.graph import Batch, Engine, KerasGraph, Vectors, aligned
+from nnlo_opt.engine.models.keras.metrics import States
 from nnlo_opt.engine.models.losses import LossTerm, figures_of
+from nnlo_opt.engine.models.metrics import OutputMetric
 
 
 @dataclass(slots=True)
@@ -95,6 +99,8 @@ class KerasAdapter(FlatWeights):
         model: built Keras model with trainable weights.
         terms: loss of each output.
         jit_compile: True to compile with XLA on TensorFlow.
+        metrics: further metrics of the outputs, for `evaluate`.
+        merging: names of the metrics whose states add up over samples; None for all.
 
     Raises:
         TrialError: if the model has no trainable weights.
@@ -102,7 +108,15 @@ class KerasAdapter(FlatWeights):
 
     trains_itself = False
 
-    def __init__(self, model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        terms: Sequence[LossTerm],
+        *,
+        jit_compile: bool = False,
+        metrics: Sequence[OutputMetric] = (),
+        merging: Collection[str] | None = (),
+    ) -> None:
         if not model.built or not model.trainable_variables:
             raise TrialError(
                 f"A model must have trainable weights before training. Received: {model.name} with none. Start it "
@@ -110,7 +124,8 @@ class KerasAdapter(FlatWeights):
             )
         #: the Keras model; its variables are outdated until `synced_model`
         self._model: Any = model
-        self._graph: Any = KerasGraph(model, terms)
+        self._states = States(metrics, merging)
+        self._graph: Any = KerasGraph(model, terms, self._states)
         self._engine: Any = _engine(self._graph, jit_compile)
         self.figures = figures_of(terms)
         self.layout: Layout = self._graph.layout
@@ -169,8 +184,23 @@ class KerasAdapter(FlatWeights):
     def evaluate(self, x: Arrays, y: Arrays, sample_weight: FloatVector | None = None) -> Metrics:
         batch = _batch(x, y, sample_weight)
         with blame_on_trial("evaluation"):
-            sums = self._engine.figures(self._vectors, batch)
-        return self._metrics(batch, sums)
+            sums, *states = self._engine.figures(self._vectors, self._with_states(batch))
+        return replace(self._metrics(batch, sums), states=self._states.added(states) if states else {})
+
+    def finish(
+        self, states: Mapping[str, ArrayLike], batches: Callable[[], Iterable[tuple[Arrays, Arrays]]]
+    ) -> dict[str, float]:
+        """Return the metrics of merged states, and of all samples those that do not add up."""
+
+        def carried() -> Sequence[np.ndarray]:
+            last: Sequence[np.ndarray] | None = None
+            for x, y in batches():
+                _, *last = self._engine.figures(self._vectors, self._with_states(_batch(x, y, None), last))
+                PULSE.ticks += 1
+            return last or []
+
+        with blame_on_trial("evaluation"):
+            return self._states.results(states, carried)
 
     def outputs(self, x: Arrays, model: Any) -> list[np.ndarray]:
         """Return the outputs of `model`, the adapter's model or a part of it, in inference mode."""
@@ -239,6 +269,18 @@ class KerasAdapter(FlatWeights):
     @property
     def _vectors(self) -> Vectors:
         return Vectors(self._weights, self._state, self._counters)
+
+    def _with_states(self, batch: Batch, states: Sequence[np.ndarray] | None = None) -> Batch:
+        """Return a batch with the states of the metrics before it: given ones, or those without samples."""
+        if self._states.initial is None:
+            few = Batch([x[:1] for x in batch.x], [y[:1] for y in batch.y], [], [])
+            outputs = (
+                self._engine.outputs(self._vectors, few._replace(y=[]), self._model)
+                if self._states.need_samples
+                else []
+            )
+            self._states.build(outputs, [aligned(y, output) for y, output in zip(few.y, outputs, strict=False)])
+        return batch._replace(states=(self._states.initial or []) if states is None else states)
 
     def _scaled(self, batch: Batch) -> Batch:
         return batch._replace(loss_scale=[np.float32(self._loss_scale.factor)]) if self._loss_scale else batch

@@ -15,7 +15,7 @@ from nnlo_opt.core.base.files import regular
 from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 from nnlo_opt.engine.models import losses
-from nnlo_opt.engine.models.compiled import Compiled, by_figure
+from nnlo_opt.engine.models.compiled import Compiled
 from nnlo_opt.engine.models.losses import VariedLoss
 
 #: arguments of any optimizer -> options
@@ -28,7 +28,7 @@ _BESIDE = {
 #: methods of a model that `fit` and `evaluate` call, with what does the same
 _METHODS = {
     "compute_loss": "Give the function of each sample by `get_loss`, and add penalties by `add_loss`",
-    "compute_metrics": "Leave it out: {figure}",
+    "compute_metrics": "Leave it out, and give metrics by `get_metrics`",
     **dict.fromkeys(
         ("train_step", "test_step", "make_train_function", "make_test_function", "fit"),
         "Give the loss by `get_loss`, or search an objective that calls `fit` itself",
@@ -49,7 +49,7 @@ def refuse_own_methods(model: Any) -> None:
             raise ConfigurationError(
                 "A model is trained by the gradients of its loss, not by its own methods. Received: "
                 f"{type(model).__name__} with its own `{name}`, which nothing would call. "
-                f"{remedy.format(figure=by_figure())}."
+                f"{remedy}."
             )
 
 
@@ -67,8 +67,6 @@ def arguments_of(model: Any) -> Compiled:
         return Compiled(unused=() if fault is None else (fault,))
     optimizer, steps, unused_steps = _optimizer(model)
     unused = []
-    if weighted := ", ".join(_metrics(asked.get("weighted_metrics"))):
-        unused.append(f"weighted metrics {weighted} ({by_figure()})")
     if asked.get("jit_compile") and not model._resolve_auto_jit_compile():
         unused.append("jit_compile=True (write `get_model.jit_compile = True`)")
     if asked.get("run_eagerly"):
@@ -85,7 +83,8 @@ def arguments_of(model: Any) -> Compiled:
         unused_steps=tuple(unused_steps),
         loss=_request(asked.get("loss")),
         loss_weights=[weights] if isinstance(weights, int | float) else weights,
-        metrics=tuple(_metrics(asked.get("metrics"))),
+        metrics=asked.get("metrics"),
+        weighted_metrics=asked.get("weighted_metrics"),
         unused=tuple(unused),
     )
 
@@ -170,7 +169,7 @@ def _rate(value: Any) -> tuple[float | None, str]:
     return (float(str(np.float32(value))), "") if isinstance(value, int | float) else (None, "")
 
 
-# ---------------------------------------------------------------- losses and metrics
+# ---------------------------------------------------------------- losses
 
 
 def _request(loss: Any) -> Any:
@@ -227,16 +226,3 @@ def _called(function: Callable[[Any, Any], Any], name: str) -> Callable[[Any, An
 
     loss.__name__ = name
     return loss
-
-
-def _metrics(metrics: Any) -> Iterator[str]:
-    """Yield the names of metrics in lists and dicts of any depth."""
-    if isinstance(metrics, Mapping | list | tuple):
-        for metric in metrics.values() if isinstance(metrics, Mapping) else metrics:
-            yield from _metrics(metric)
-    elif isinstance(metrics, str):
-        yield metrics
-    elif metrics is not None:
-        is_strict = getattr(metrics, "threshold", 0.5) not in (None, 0.5)
-        name = getattr(metrics, "__name__", type(metrics).__name__)
-        yield f"{name}(threshold={metrics.threshold})" if is_strict else name

@@ -22,12 +22,13 @@ from nnlo_opt.engine.models.keras.callback_rules import check_callbacks
 from nnlo_opt.engine.models.keras.callbacks import KerasCallbacks, with_keras_names
 from nnlo_opt.engine.models.keras.compiled import arguments_of, compile_as_saved, note_unread, refuse_own_methods
 from nnlo_opt.engine.models.keras.graph import packed
+from nnlo_opt.engine.models.keras.metrics import metrics_of
 from nnlo_opt.engine.models.legacy.architecture import read_architecture
 from nnlo_opt.engine.models.legacy.weight_files import is_compiled, read_saved_architecture
 from nnlo_opt.engine.models.legacy.weights import load_legacy_weights
 from nnlo_opt.engine.models.losses import LossTerm, Output, Shape
 
-__all__ = ["forget_models"]
+__all__ = ["forget_models", "metrics_of"]
 
 NOUN = "a Keras model"
 SUFFIX = ".keras"
@@ -174,9 +175,12 @@ def compiled_of(model: Any) -> Compiled:
     return arguments_of(model)
 
 
-def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> KerasAdapter:
-    """Return an adapter of the model, whose weights exist, for training on `terms`, one for each output."""
-    return KerasAdapter(model, terms, jit_compile=jit_compile)
+def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False, **measures: Any) -> KerasAdapter:
+    """Return an adapter of the model, whose weights exist, for training on `terms`, one for each output.
+
+    `measures`: the arguments `metrics` and `merging` of `KerasAdapter`.
+    """
+    return KerasAdapter(model, terms, jit_compile=jit_compile, **measures)
 
 
 def precision_remark(model: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from nnlo_opt.core.models.layout import Layout, WeightSpec
+from nnlo_opt.engine.models.keras.metrics import States
 from nnlo_opt.engine.models.losses import LossTerm, Shape
 
 
@@ -24,6 +25,8 @@ class Batch(NamedTuple):
     sample_weight: list[Any]
     #: factor of the loss before differentiation, or empty
     loss_scale: list[Any]
+    #: states of the metrics before this batch, or empty (`keras.metrics.States`)
+    states: Sequence[Any] = ()
 
     @property
     def sample_shapes(self) -> tuple[Shape, ...]:
@@ -64,8 +67,8 @@ class Engine(Protocol):
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
         """Compute one batch in training mode."""
 
-    def figures(self, vectors: Vectors, batch: Batch) -> np.ndarray:
-        """Return the figures of one batch in inference mode, as sums over its samples."""
+    def figures(self, vectors: Vectors, batch: Batch) -> list[np.ndarray]:
+        """Return the figures of one batch in inference mode, as sums over its samples, then the states after it."""
 
     def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[np.ndarray]:
         """Return the outputs of `model`, which shares the variables of the graph, for `batch.x` in inference mode."""
@@ -77,11 +80,13 @@ class KerasGraph:
     Args:
         model: built Keras model.
         terms: loss of each output.
+        states: states of the metrics.
     """
 
-    def __init__(self, model: Any, terms: Sequence[LossTerm]) -> None:
+    def __init__(self, model: Any, terms: Sequence[LossTerm], states: States) -> None:
         self._model = model
         self._terms = terms
+        self._states = states
         fixed = model.non_trainable_variables
         #: the model's variables by use: optimised, averaged over workers, private to each worker
         self.weight_variables: list[Any] = model.trainable_variables
@@ -99,6 +104,21 @@ class KerasGraph:
 
         Vectors and batch are tensors of the backend.
         """
+        outputs, penalties, scope = self._run(vectors, batch, split, training=training)
+        loss, sums = self.compare(outputs, batch, penalties)
+        for scale in batch.loss_scale:
+            loss = loss * scale
+        return loss, sums, scope
+
+    def evaluate(self, vectors: Vectors, batch: Batch, split: Split) -> list[Any]:
+        """Return the figures as sums (n_figures,) in inference mode, then the states of the metrics after the batch."""
+        outputs, penalties, _ = self._run(vectors, batch, split, training=False)
+        ys = [aligned(y, output) for y, output in zip(batch.y, outputs, strict=True)] if batch.states else []
+        after = self._states.after(batch.states, outputs, ys) if batch.states else []
+        return [self.compare(outputs, batch, penalties)[1], *after]
+
+    def _run(self, vectors: Vectors, batch: Batch, split: Split, *, training: bool) -> tuple[list[Any], list[Any], Any]:
+        """Return outputs, weight penalties and the scope of the variables."""
         import keras
         from keras import ops
 
@@ -109,10 +129,7 @@ class KerasGraph:
             penalties = [ops.cast(penalty, "float32") for penalty in self._model.losses]
             # Layers keep a list of their penalties, which without tracing would grow with every batch.
             self._model._clear_losses()
-        loss, sums = self.compare(keras.tree.flatten(outputs), batch, penalties)
-        for scale in batch.loss_scale:
-            loss = loss * scale
-        return loss, sums, scope
+        return keras.tree.flatten(outputs), penalties, scope
 
     def compare(self, outputs: Sequence[Any], batch: Batch, penalties: Sequence[Any] = ()) -> tuple[Any, Any]:
         """Return the mean loss of outputs, including weight penalties, and the figures as sums (n_figures,)."""
@@ -189,7 +206,7 @@ def _measure(term: LossTerm, y: Any, prediction: Any, sample_weight: list[Any]) 
     mask = get_keras_mask(prediction)
     # Losses are float32 for any compute dtype of the layers.
     prediction = ops.cast(prediction, "float32")
-    y = _aligned(y, prediction)
+    y = aligned(y, prediction)
     compare = getattr(keras.losses, term.loss) if isinstance(term.loss, str) else term.loss
     values = ops.cast(compare(y, prediction), "float32")
     if sample_weight and not len(values.shape):
@@ -204,7 +221,7 @@ def _measure(term: LossTerm, y: Any, prediction: Any, sample_weight: list[Any]) 
     return loss, ops.sum(ops.mean(ops.reshape(_masked(right, mask), (ops.shape(y)[0], -1)), axis=1))
 
 
-def _aligned(y: Any, prediction: Any) -> Any:
+def aligned(y: Any, prediction: Any) -> Any:
     """Return labels with the rank of the prediction: adds or removes a last dimension of 1.
 
     Losses would pair (n,) with (n, 1) as (n, n). Class numbers of a sparse loss do not change.

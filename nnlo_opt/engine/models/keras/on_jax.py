@@ -40,8 +40,8 @@ class Engine:
         own_counters = [np.asarray(counter) for counter in counters]
         return Gradient(np.asarray(sums), np.asarray(gradient), np.asarray(state), own_counters)
 
-    def figures(self, vectors: Vectors, batch: Batch) -> np.ndarray:
-        return np.asarray(self._compiled_figures(*vectors, batch))
+    def figures(self, vectors: Vectors, batch: Batch) -> list[np.ndarray]:
+        return [np.asarray(figure) for figure in self._compiled_figures(*vectors, batch)]
 
     def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[np.ndarray]:
         import jax
@@ -60,7 +60,7 @@ class Engine:
 
     def _figures(self, weights: Any, state: Any, counters: Any, batch: Batch) -> Any:
         PULSE.expect(SLOW)
-        return self._graph.forward(Vectors(weights, state, counters), batch, _split, training=False)[1]
+        return self._graph.evaluate(Vectors(weights, state, counters), batch, _split)
 
 
 def _split(vector: Any, layout: Layout) -> list[Any]:

@@ -52,8 +52,8 @@ class Engine:
             [np.asarray(counter) for counter in counters],
         )
 
-    def figures(self, vectors: Vectors, batch: Batch) -> np.ndarray:
-        return np.asarray(self._call(self._figures, vectors, batch)[0])
+    def figures(self, vectors: Vectors, batch: Batch) -> list[np.ndarray]:
+        return [np.asarray(figure) for figure in self._call(self._figures, vectors, batch)]
 
     def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[np.ndarray]:
         compute = partial(self._graph.outputs, split=_split, model=model)
@@ -62,8 +62,8 @@ class Engine:
     def _call(self, function: Callable[..., Any], vectors: Vectors, batch: Batch, part: int = 0) -> list[Any]:
         # After a computation that evicted the CPU caches, `tf.nest.flatten` would take 17 microseconds.
         weights, state, counters = vectors
-        x, y, sample_weight, loss_scale = batch
-        arrays = [weights, state, *counters, *x, *y, *sample_weight, *loss_scale]
+        x, y, sample_weight, loss_scale, states = batch
+        arrays = [weights, state, *counters, *x, *y, *sample_weight, *loss_scale, *states]
         # A model that does not declare its shapes is traced again for every new shape.
         shapes = None if self._graph.sample_shapes and batch.y else batch.sample_shapes
         key = (part or function.__name__, len(sample_weight), shapes, *[array.dtype for array in arrays])
@@ -86,6 +86,7 @@ class Engine:
             *(tf.TensorSpec(shape, array.dtype) for array, shape in self._shapes(batch)),
             *(tf.TensorSpec([None], weight.dtype) for weight in batch.sample_weight),
             *(tf.TensorSpec([], scale.dtype) for scale in batch.loss_scale),
+            *(tf.TensorSpec(state.shape, state.dtype) for state in batch.states),
         ]
         traced = tf.function(flat, input_signature=specs, autograph=False, jit_compile=self._jit_compile)
         concrete = traced.get_concrete_function()
@@ -113,7 +114,7 @@ class Engine:
         return sums, gradient, *self._graph.moved(scope)
 
     def _figures(self, vectors: Vectors, batch: Batch) -> Any:
-        return self._graph.forward(vectors, batch, _split, training=False)[1]
+        return self._graph.evaluate(vectors, batch, _split)
 
 
 def _split(vector: Any, layout: Layout) -> list[Any]:

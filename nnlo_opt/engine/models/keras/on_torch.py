@@ -46,12 +46,12 @@ class Engine:
         counters = [*map(_array, counters), np.array([seed, n_batches + 1])]
         return Gradient(_array(sums), _array(gradient), _array(state), counters)
 
-    def figures(self, vectors: Vectors, batch: Batch) -> np.ndarray:
+    def figures(self, vectors: Vectors, batch: Batch) -> list[np.ndarray]:
         import torch
 
         tensors = _tensors(vectors._replace(counters=vectors.counters[:-1]))
         with torch.no_grad():
-            return _array(self._graph.forward(tensors, _tensors(batch), _split, training=False)[1])
+            return [*map(_array, self._graph.evaluate(tensors, _tensors(batch), _split))]
 
     def outputs(self, vectors: Vectors, batch: Batch, model: Any) -> list[np.ndarray]:
         import torch

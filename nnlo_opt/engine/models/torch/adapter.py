@@ -7,23 +7,27 @@ This module imports torch: import it only when a model exists.
 """
 
 import gc
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from nnlo_opt.core.base.errors import TrialError
 from nnlo_opt.core.base.files import atomic_path
+from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.base.trees import Arrays, leaves, map_tree, n_samples
 from nnlo_opt.core.data.ragged import take
 from nnlo_opt.core.models.adapter import blame_on_trial
 from nnlo_opt.core.models.layout import FloatVector, Layout, WeightSpec, check_counters, check_vector
 from nnlo_opt.core.training.history import Metrics
 from nnlo_opt.engine.models.losses import LossTerm, figures_of
+from nnlo_opt.engine.models.metrics import OutputMetric
 from nnlo_opt.engine.models.torch.comparison import Comparison
+from nnlo_opt.engine.models.torch.metrics import States
 
 
 def check_parameters(model: Any) -> None:
@@ -131,6 +135,8 @@ class TorchAdapter:
     Args:
         model: torch module; it is moved to the GPU if there is one.
         terms: loss of each output.
+        metrics: further metrics of the outputs, for `evaluate`.
+        merging: names of the metrics whose states add up over samples; None for all that say so.
 
     Raises:
         TrialError: if the module cannot be trained.
@@ -138,7 +144,14 @@ class TorchAdapter:
 
     trains_itself = False
 
-    def __init__(self, model: Any, terms: Sequence[LossTerm]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        terms: Sequence[LossTerm],
+        *,
+        metrics: Sequence[OutputMetric] = (),
+        merging: Collection[str] | None = (),
+    ) -> None:
         check_parameters(model)
         self._model: Any = model
         self._terms = tuple(terms)
@@ -146,6 +159,7 @@ class TorchAdapter:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._on_host = self._device.type == "cpu"
         model.to(self._device)
+        self._states = States(metrics, merging, self._device)
         trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         self.layout = Layout(tuple(WeightSpec(name, tuple(p.shape)) for name, p in trained.items()))
         self.n_weights = self.layout.n_weights
@@ -224,8 +238,27 @@ class TorchAdapter:
     def evaluate(self, x: Arrays, y: Arrays, sample_weight: FloatVector | None = None) -> Metrics:
         n = n_samples(x)
         with blame_on_trial("evaluation"), torch.no_grad():
-            _, sums = self._figures(x, y, sample_weight, training=False)
-            return _metrics(n, n, self.figures, sums)
+            outputs, weights = self._outputs(x, training=False), self._weights_of(sample_weight)
+            _, sums = self._compare(outputs, y, weights, training=False)
+            metrics = _metrics(n, n, self.figures, sums)
+            if not self._states.metrics:
+                return metrics
+            states = self._states.added(self._habits[False].comparisons, outputs, self._labels(y))
+            return replace(metrics, states=states)
+
+    def finish(
+        self, states: Mapping[str, ArrayLike], batches: Callable[[], Iterable[tuple[Arrays, Arrays]]]
+    ) -> dict[str, float]:
+        """Return the metrics of merged states, and of all samples those that do not add up."""
+
+        def computed() -> Iterator[tuple[Sequence[Comparison], list[Any], list[Any]]]:
+            for x, y in batches():
+                outputs = self._outputs(x, training=False)
+                yield self._habits[False].comparisons, outputs, self._labels(y)
+                PULSE.ticks += 1
+
+        with blame_on_trial("evaluation"), torch.no_grad():
+            return self._states.results(states, computed)
 
     def predict(self, x: Arrays) -> list[np.ndarray]:
         """Return the outputs in evaluation mode."""
@@ -271,6 +304,11 @@ class TorchAdapter:
         self, x: Arrays, y: Arrays, sample_weight: FloatVector | None, *, training: bool
     ) -> tuple[Any, list[Any]]:
         """Return the loss of a batch, and its figures as means or counts, all as tensors."""
+        outputs = self._outputs(x, training=training)
+        return self._compare(outputs, y, self._weights_of(sample_weight), training=training)
+
+    def _outputs(self, x: Arrays, *, training: bool) -> list[Any]:
+        """Return the outputs for a batch, and observe the model if it is the first one."""
         if not self._habits:
             self._try(take(x, slice(0, _N_PROBE)))
         self._turn(training)
@@ -278,12 +316,17 @@ class TorchAdapter:
         outputs = self._forward(inputs, n_samples(x))
         if training not in self._habits:
             self._observe(inputs, outputs, training)
-        weights = None if sample_weight is None else self._tensor(sample_weight).float()
-        return self._compare(outputs, y, weights, training=training)
+        return outputs
+
+    def _weights_of(self, sample_weight: FloatVector | None) -> Any:
+        return None if sample_weight is None else self._tensor(sample_weight).float()
+
+    def _labels(self, y: Arrays) -> list[Any]:
+        return [self._tensor(array) for array in leaves(y)]
 
     def _compare(self, outputs: list[Any], y: Arrays, weights: Any, *, training: bool) -> tuple[Any, list[Any]]:
         """Return the loss of outputs with their labels, and their figures, like `_figures`."""
-        labels = [self._tensor(array) for array in leaves(y)]
+        labels = self._labels(y)
         comparisons = self._habits[training].comparisons
         if len(labels) != len(outputs):
             raise TrialError(

@@ -132,6 +132,25 @@ class Comparison:
             correct = output.argmax(axis) == _numbers(output, labels, axis)
         return correct.sum() if correct.dim() == 1 else correct.flatten(1).float().mean(1).sum()
 
+    def in_classes(self, output: Any, labels: Any) -> tuple[Any, Any]:
+        """Return probabilities, with classes on axis 1, and whole labels, if the labels are classes.
+
+        Metrics cannot tell logits from probabilities in every batch.
+        """
+        if self.term.accuracy is None:
+            return aligned(output, labels)
+        if self.term.accuracy == "binary":
+            output, labels = aligned(output, labels)
+            if self._threshold != 0.5:
+                output = output.exp() if self.activation == "log_softmax" else output.sigmoid()
+            return output, (labels > 0.5).long()
+        if labels.shape == output.shape:
+            labels = labels.argmax(self._axis)
+        else:
+            labels = _numbers(output, labels, self._axis)
+        output = output.movedim(self._axis, 1)
+        return {None: output.softmax(1), "log_softmax": output.exp()}.get(self.activation, output), labels
+
 
 def aligned(output: Any, labels: Any) -> tuple[Any, Any]:
     """Return both with the same rank, adding or removing a last dimension of 1 if needed.

@@ -25,6 +25,7 @@ from nnlo_opt.core.models.adapter import FrameworkAdapter, first_line, in_words,
 from nnlo_opt.engine.models.compiled import Compiled
 from nnlo_opt.engine.models.keras.on_torch import use_threads
 from nnlo_opt.engine.models.losses import LossTerm, Output
+from nnlo_opt.engine.models.metrics import Asked
 from nnlo_opt.engine.models.torch import losses as torch_losses
 
 NOUN = "a torch module"
@@ -123,8 +124,18 @@ def compiled_of(model: Any) -> Compiled:
     return Compiled()
 
 
-def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False) -> FrameworkAdapter:
-    """Return an adapter for training the built model on `terms`, one for each output."""
+def metrics_of(request: Any, terms: Sequence[LossTerm], weighted: Any = None) -> Asked:
+    """Return the metrics of `get_metrics`; ConfigurationError if they are none of torchmetrics."""
+    from nnlo_opt.engine.models.torch import metrics
+
+    return metrics.metrics_of(request, terms)
+
+
+def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False, **measures: Any) -> FrameworkAdapter:
+    """Return an adapter for training the built model on `terms`, one for each output.
+
+    `measures`: the arguments `metrics` and `merging` of `TorchAdapter`.
+    """
     if jit_compile:
         raise ConfigurationError(
             "`get_model.jit_compile` is for Keras models. Received: True with a torch module. Leave it out, or return "
@@ -132,7 +143,7 @@ def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False)
         )
     from nnlo_opt.engine.models.torch.adapter import TorchAdapter
 
-    return TorchAdapter(model, terms)
+    return TorchAdapter(model, terms, **measures)
 
 
 def forget_models() -> None:

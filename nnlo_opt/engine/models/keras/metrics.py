@@ -1,0 +1,132 @@
+"""Metrics of Keras as pure functions of their states, which add up over samples or are carried through all of them."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.engine.models.losses import LossTerm
+from nnlo_opt.engine.models.metrics import Asked, OutputMetric, asked_metrics, only_number
+
+
+def metrics_of(request: Any, terms: Sequence[LossTerm], weighted: Any = None) -> Asked:
+    """Return the metrics of `compile` or `get_metrics`; ConfigurationError if they are none of Keras."""
+    return asked_metrics(request, terms, _named, weighted)
+
+
+def _named(metric: Any) -> tuple[str, Any, bool]:
+    """Return the name of a metric, its object, and True if it is one of Keras with the usual threshold."""
+    import keras
+
+    if metric in ("accuracy", "acc"):
+        return metric, None, True  # Keras chooses one by the labels
+    try:
+        found = keras.metrics.get(metric)
+    except (ValueError, TypeError):
+        found = None
+    if not callable(found):
+        raise ConfigurationError(
+            f"A metric must be one of Keras, the name of one, or a function (y_true, y_pred). Received: "
+            f"{metric!r:.200}."
+        )
+    is_object = isinstance(found, keras.metrics.Metric)
+    kind = type(found).__name__ if is_object else getattr(found, "__name__", type(found).__name__)
+    module = type(found).__module__ if is_object else str(getattr(found, "__module__", ""))
+    is_plain = module.partition(".")[0] == "keras" and getattr(found, "threshold", 0.5) in (None, 0.5)
+    if isinstance(metric, str) and metric != kind:
+        name = metric
+    else:
+        name = _without_counter(found.name, kind) if is_object else kind
+    return name, found if is_object else keras.metrics.MeanMetricWrapper(found, name=name), is_plain
+
+
+def _without_counter(name: str, kind: str) -> str:
+    """Return a name without the number that Keras gives to the second metric of a kind in a process."""
+    stem, _, number = name.rpartition("_")
+    return stem if number.isdecimal() and stem.replace("_", "") == kind.lower() else name
+
+
+class States:
+    """The states of all metrics of a model, each a list of arrays: the values of the metric's variables.
+
+    Args:
+        metrics: metrics of the outputs.
+        merging: names of those whose states add up over samples; None for all.
+    """
+
+    def __init__(self, metrics: Sequence[OutputMetric], merging: Collection[str] | None) -> None:
+        self._metrics = metrics
+        self._merging = {metric.name for metric in metrics if merging is None or metric.name in merging}
+        #: values of all variables without samples; None until `build`
+        self.initial: list[np.ndarray] | None = None
+
+    def build(self, outputs: Sequence[Any], ys: Sequence[Any]) -> None:
+        """Create the variables of the metrics, which some only do for the first samples."""
+        from keras import ops
+
+        for one in self._metrics:
+            if not one.metric.variables or not getattr(one.metric, "_built", True):
+                one.metric.update_state(ys[one.output], outputs[one.output])
+            one.metric.reset_state()
+            if not one.metric.variables:
+                raise TrialError(f"the metric {one.name} has no variables, which must keep its state")
+        self.initial = [
+            ops.convert_to_numpy(variable.value) for one in self._metrics for variable in one.metric.variables
+        ]
+
+    @property
+    def need_samples(self) -> bool:
+        """True if the first samples must be seen before `build`."""
+        return not all(one.metric.variables and getattr(one.metric, "_built", True) for one in self._metrics)
+
+    def after(self, states: Sequence[Any], outputs: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
+        """Return all states after some samples, as tensors; part of a computation of the backend."""
+        return [
+            state
+            for one, own in self._each(states)
+            for state in one.metric.stateless_update_state(own, ys[one.output], outputs[one.output])
+        ]
+
+    def added(self, states: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return what samples have added to the initial states, as vectors; empty for those that do not add up."""
+        assert self.initial is not None
+        changes = [np.subtract(state, first, dtype=float) for state, first in zip(states, self.initial, strict=True)]
+        return {
+            one.name: np.concatenate([change.ravel() for change in own]) if one.name in self._merging else np.empty(0)
+            for one, own in self._each(changes)
+        }
+
+    def results(self, added: Mapping[str, ArrayLike], carried: Callable[[], Sequence[np.ndarray]]) -> dict[str, float]:
+        """Return the metrics of merged states; `carried` returns all states after all samples, for the others."""
+        assert self.initial is not None
+        rest = self.initial if all(np.size(state) for state in added.values()) else carried()
+        found = {}
+        for (one, own), (_, last) in zip(self._each(self.initial), self._each(rest), strict=True):
+            state = added[one.name]
+            found[one.name] = self._result(one, _sums(own, state) if np.size(state) else last)
+        return found
+
+    def _result(self, one: OutputMetric, state: Sequence[np.ndarray]) -> float:
+        from keras import ops
+
+        values = [ops.cast(value, variable.dtype) for value, variable in zip(state, one.metric.variables, strict=True)]
+        result = one.metric.stateless_result(values)
+        if isinstance(result, Mapping):
+            raise TrialError(f"a metric must be one number; {one.name} is a dict of {', '.join(map(str, result))}")
+        return only_number(one.name, np.asarray(ops.convert_to_numpy(result)))
+
+    def _each(self, states: Sequence[Any]) -> Iterator[tuple[OutputMetric, Sequence[Any]]]:
+        """Yield the metrics, each with its part of the states of all."""
+        begin = 0
+        for one in self._metrics:
+            end = begin + len(one.metric.variables)
+            yield one, states[begin:end]
+            begin = end
+
+
+def _sums(arrays: Sequence[np.ndarray], vector: ArrayLike) -> list[np.ndarray]:
+    """Return arrays plus their parts of a vector."""
+    parts = np.split(np.asarray(vector), np.cumsum([array.size for array in arrays])[:-1])
+    return [array + part.reshape(array.shape) for array, part in zip(arrays, parts, strict=True)]
