@@ -282,8 +282,8 @@ def test_a_compiled_model_brings_loss_and_optimizer_and_the_rest_is_said(workpla
 
 
 def test_a_run_that_began_without_compile_goes_on_without(workplace):
-    place = workplace(f"{COMPILED}\ndef get_callbacks(): return []", *ONE_OF_EACH)
-    with pytest.raises(ConfigurationError, match="`get_callbacks` of"):
+    place = workplace(f"{COMPILED}\ndef get_optimizer(): return []", *ONE_OF_EACH)
+    with pytest.raises(ConfigurationError, match="`get_optimizer` of"):
         place.inspect(None)
     place.follow(compile=False, metrics=False)
     findings = place.inspect(None)
