@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nnlo_opt.core.base.trees import leaves
+from nnlo_opt.core.data.arrays import ArraySource, JoinedSource
 from nnlo_opt.core.data.ragged import Ragged, padded
 from nnlo_opt.core.data.source import DataInfo, DataSource, FileInfo, dtype_as_read
 from nnlo_opt.engine.data.hdf5.source import Hdf5Source, write_hdf5
-from tests.helpers.memory_source import ArraySource
 from tests.helpers.refusals import refusal
 
 N = 23
@@ -28,6 +28,11 @@ def from_memory(folder: Path) -> DataSource:
     return ArraySource(X, Y, {"group": GROUP})
 
 
+def from_two(folder: Path) -> DataSource:
+    parts = [slice(9), slice(9, N)]
+    return JoinedSource([ArraySource(X[part], Y[part], {"group": GROUP[part]}) for part in parts])
+
+
 def from_files(folder: Path) -> DataSource:
     edges = (0, 9, 9, 10, N)
     paths = [folder / f"{number}.h5" for number in range(len(edges) - 1)]
@@ -36,7 +41,7 @@ def from_files(folder: Path) -> DataSource:
     return Hdf5Source(paths, "x", "y")
 
 
-@pytest.fixture(params=[from_memory, from_files])
+@pytest.fixture(params=[from_memory, from_two, from_files])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> DataSource:
     make: Make = request.param
     return make(tmp_path)
@@ -136,6 +141,12 @@ def test_dtypes() -> None:
     for strange in ("S3", "O", "c8", [("a", "i4")]):
         with pytest.raises(TypeError, match="Numbers"):
             dtype_as_read(strange)
+
+
+def test_sources_of_another_form_are_not_joined() -> None:
+    one = ArraySource(X, Y)
+    refusal(JoinedSource, [one, ArraySource(X[:, :1], Y)], says=["(2, 3) of memory, (1, 3)"])
+    refusal(JoinedSource, [one, ArraySource(X, Y / 2)], says=["label dtype int16 of memory, float32"])
 
 
 def test_arrays_of_different_lengths() -> None:
