@@ -49,7 +49,59 @@ def get_val():
     return samples(1, 203)
 """,
 }
-TRAINING = ["TrainingDriver", "--mode", "allreduce", "--lr", "0.01", "--batch", "20"]
+MADE["torch"] = """
+from torch.utils.data import Dataset
+
+
+class Rows(Dataset):
+    def __init__(self, *rows):
+        self.x, self.y = samples(*rows)
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, number):
+        return self.x[number], self.y[number]
+
+
+def get_train():
+    return Rows(0, 500)
+
+
+def get_val():
+    return Rows(1, 203)
+"""
+MADE["keras"] = """
+import os
+
+os.environ["KERAS_BACKEND"] = "torch"
+import keras
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, *rows):
+        super().__init__()
+        self.x, self.y = samples(*rows)
+
+    def __len__(self):
+        return -(-len(self.y) // 25)
+
+    def __getitem__(self, number):
+        rows = slice(number * 25, (number + 1) * 25)
+        return self.x[rows], self.y[rows]
+
+
+def get_train():
+    return Batches(0, 500)
+
+
+def get_val():
+    return Batches(1, 203)
+"""
+MARKS = {"keras": [pytest.mark.keras, pytest.mark.proof], "torch": [pytest.mark.needs("torch"), pytest.mark.proof]}
+KINDS = [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in MADE]
+SPACE = "from nnlo_opt.space import Integer\nparameter_range = [Integer(4, 32, name='n_units')]\n"
+TRAINING = ["TrainingDriver", "--mode", "allreduce", "--lr", "0.01"]
 
 
 @pytest.fixture
@@ -59,7 +111,7 @@ def folder(tmp_path):
     (tmp_path / "plain.py").write_text(plain)
     (tmp_path / "some.py").write_text(SAMPLES)
     for kind, functions in MADE.items():
-        (tmp_path / f"{kind}.py").write_text(plain + functions)
+        (tmp_path / f"of_{kind}.py").write_text(plain + functions)
         (tmp_path / f"slow_{kind}.py").write_text(MODEL.format(seconds=0.02) + functions)
     names: dict = {}
     exec(SAMPLES, names)
@@ -77,33 +129,51 @@ def metrics_of(run):
     return [fold.metrics for trial in load_run(run).trials for fold in trial.folds.values()]
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", KINDS[:-1])
 def test_a_training_has_the_figures_of_the_same_samples_in_files(folder, kind):
-    outcome = launcher.run(3, [*TRAINING, "--model", f"{kind}.py", "--epochs", "2", "--checkpoint", "made"], folder)
+    outcome = launcher.run(3, [*TRAINING, "--model", f"of_{kind}.py", "--epochs", "2", "--checkpoint", "made"], folder)
     assert "Data: 500 training and 203 validation samples." in outcome.out
-    assert f"from `get_train` of `{kind}.py`" in outcome.out
+    assert f"from `get_train` of `of_{kind}.py`" in outcome.out
     launcher.run(3, [*TRAINING, *FILES, "--epochs", "3", "--checkpoint", "files"], folder)
-    again = [*TRAINING, "--model", f"{kind}.py", "--epochs", "3", "--checkpoint", "made", "--restore"]
+    again = [*TRAINING, "--model", f"of_{kind}.py", "--epochs", "3", "--checkpoint", "made", "--restore"]
     launcher.run(3, again, folder)
     (*_, made), (*_, files) = (metrics_of(folder / "checkpoints" / name) for name in ("made", "files"))
     assert made == files
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", KINDS[:-1])
 def test_a_search_by_folds_has_the_figures_of_the_same_samples_in_files(folder, kind):
-    (folder / "space.py").write_text(
-        "from nnlo_opt.space import Integer\nparameter_range = [Integer(4, 32, name='n_units')]\n"
-    )
+    (folder / "space.py").write_text(SPACE)
     search = ["OptimizationDriver", "--search-space", "space.py", "--num-iterations", "3", "--hyper-opt", "random"]
     search += [*TRAINING[1:], "--epochs", "2", "--n-fold", "2", "--block-size", "2"]
-    for name, data in ("made", ["--model", f"{kind}.py"]), ("files", FILES):
+    for name, data in ("made", ["--model", f"of_{kind}.py"]), ("files", FILES):
         launcher.run(5, [*search, *data, "--checkpoint", name], folder)
     made, files = (metrics_of(folder / "checkpoints" / name) for name in ("made", "files"))
     assert len(made) == 6
     assert made == files
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.keras
+@pytest.mark.proof
+def test_batches_of_a_py_dataset_train_as_batches_of_files(folder):
+    training = [*TRAINING, "--epochs", "2", "--no-shuffle"]
+    outcome = launcher.run(2, [*training, "--model", "of_keras.py", "--checkpoint", "made"], folder)
+    assert "Data: 500 training and 203 validation samples." in outcome.out
+    launcher.run(2, [*training, *FILES, "--batch", "25", "--checkpoint", "files"], folder)
+    (made,), (files,) = (metrics_of(folder / "checkpoints" / name) for name in ("made", "files"))
+    assert made.keys() == files.keys()
+    for name, values in made.items():
+        np.testing.assert_allclose(values, files[name], rtol=1e-5)
+    refused = launcher.run(2, [*training, "--model", "of_keras.py", "--batch", "25"], folder, code=2)
+    assert "`--batch` is for samples of which each has a number" in refused.err
+    (folder / "space.py").write_text(SPACE)
+    search = ["OptimizationDriver", "--model", "of_keras.py", "--search-space", "space.py", "--num-iterations", "1"]
+    launcher.run(2, [*search, "--epochs", "1", "--n-fold", "3", "--block-size", "1", "--checkpoint", "cut"], folder)
+    (trial,) = read_ledger(folder / "checkpoints/cut").trials
+    assert (str(trial.state), len(trial.folds)) == ("complete", 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_training_that_is_preempted_within_an_epoch_goes_on_exactly(folder, kind):
     training = [*TRAINING, "--model", f"slow_{kind}.py", "--epochs", "3"]
     launcher.run(2, [*training, "--checkpoint", "whole"], folder)
@@ -119,10 +189,10 @@ def test_a_training_that_is_preempted_within_an_epoch_goes_on_exactly(folder, ki
 
 
 def test_other_samples_are_refused_when_a_run_is_resumed(folder):
-    training = [*TRAINING, "--model", "arrays.py", "--epochs", "1", "--checkpoint", "other"]
+    training = [*TRAINING, "--model", "of_arrays.py", "--epochs", "1", "--checkpoint", "other"]
     # The file of the model stays as it is, or that would be refused first.
-    text = (folder / "arrays.py").read_text()
-    (folder / "arrays.py").write_text(text.replace("samples(0, 500)", "np.load('x.npy'), np.load('y.npy')"))
+    text = (folder / "of_arrays.py").read_text()
+    (folder / "of_arrays.py").write_text(text.replace("samples(0, 500)", "np.load('x.npy'), np.load('y.npy')"))
     y = np.arange(500) % 3
     np.save(folder / "x.npy", np.random.default_rng(0).normal(size=(500, 20)))
     np.save(folder / "y.npy", y)
@@ -134,10 +204,10 @@ def test_other_samples_are_refused_when_a_run_is_resumed(folder):
 
 
 def test_samples_that_differ_from_rank_to_rank_fail_with_a_sentence(folder):
-    (folder / "random.py").write_text(MODEL.format(seconds=0) + MADE["arrays"].replace("samples(0,", "samples(None,"))
-    refused = launcher.run(3, [*TRAINING, "--model", "random.py", "--epochs", "1"], folder, code=None)
+    (folder / "unseeded.py").write_text(MODEL.format(seconds=0) + MADE["arrays"].replace("samples(0,", "samples(None,"))
+    refused = launcher.run(3, [*TRAINING, "--model", "unseeded.py", "--epochs", "1"], folder, code=None)
     assert refused.code not in (0, None)
-    assert "`get_train` of random.py must return the same samples on every rank" in refused.out + refused.err
+    assert "`get_train` of unseeded.py must return the same samples on every rank" in refused.out + refused.err
 
 
 def test_parameters_of_the_search_reach_the_samples_of_each_trial(folder):

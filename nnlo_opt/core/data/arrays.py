@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ class ArraySource:
         self,
         x: Arrays,
         y: Arrays,
-        columns: Mapping[str, NDArray] | None = None,
+        columns: Mapping[str, NDArray[Any]] | None = None,
         *,
         name: str = "memory",
         finite: Collection[str] = (),
@@ -83,7 +84,7 @@ class ArraySource:
         indices = checked_indices(indices, self.info.n_samples)
         return map_tree(lambda leaf: self._checked(take(leaf, indices), indices, "labels"), self._y)
 
-    def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
+    def read_column(self, name: str, indices: Indices | None = None) -> NDArray[Any]:
         if name not in self._columns:
             raise ConfigurationError(
                 f"`--fold-by` and `--sample-weights-name` must name a data set. Received: {name!r}. The data sets "
@@ -106,7 +107,7 @@ class ArraySource:
                     self._checked(piece, np.arange(start, start + len(piece)), what)
         return digest.hexdigest()
 
-    def _checked(self, rows: NDArray | Ragged, indices: Indices, what: str) -> NDArray | Ragged:
+    def _checked(self, rows: NDArray[Any] | Ragged, indices: Indices, what: str) -> NDArray[Any] | Ragged:
         """Return the rows of the samples `indices` in the type of the models; NotFiniteError as of `read`."""
         rows = rows.astype(np.dtype(np.float32) if what == "features" else dtype_as_read(rows.dtype), copy=False)
         if what in self._finite and (number := first_not_finite(rows)) is not None:
@@ -130,7 +131,8 @@ class JoinedSource:
         first = infos[0]
         for info in infos[1:]:
             for what in ("feature_names", "label_names", "feature_shape", "label_shape", "label_dtype"):
-                if (one := getattr(first, what)) != (other := getattr(info, what)):
+                one, other = getattr(first, what), getattr(info, what)
+                if one != other and not (what.endswith("names") and () in (one, other)):  # arrays and files
                     raise ConfigurationError(
                         f"Training and validation samples must have the same form. Received: {what.replace('_', ' ')} "
                         f"{one} of {first.files[0].path}, {other} of {info.files[0].path}. Correct one of them."
@@ -150,7 +152,7 @@ class JoinedSource:
     def read_labels(self, indices: Indices | None = None) -> Arrays:
         return concatenate([source.read_labels(rows) for source, rows in self._parts(indices)])
 
-    def read_column(self, name: str, indices: Indices | None = None) -> NDArray:
+    def read_column(self, name: str, indices: Indices | None = None) -> NDArray[Any]:
         return np.concatenate([source.read_column(name, rows) for source, rows in self._parts(indices)])
 
     def _parts(self, indices: Indices | None) -> list[tuple[DataSource, Indices]]:
@@ -165,6 +167,6 @@ class JoinedSource:
         return parts or [(self._sources[0], indices)]
 
 
-def _bytes_of(leaf: NDArray | Ragged, dtype: np.dtype) -> int:
+def _bytes_of(leaf: NDArray[Any] | Ragged, dtype: np.dtype) -> int:
     """Return the bytes of a leaf in another type."""
     return leaf.nbytes // max(1, leaf.dtype.itemsize) * dtype.itemsize

@@ -9,17 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnlo_opt.core.base.errors import ConfigurationError, shown
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError, TrialError, shown
 from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.trees import Arrays, leaves
 from nnlo_opt.core.data.arrays import ArraySource
+from nnlo_opt.core.data.ragged import concatenate
 from nnlo_opt.core.data.source import DataSource, NotFiniteError
+from nnlo_opt.engine.data.indexed import ItemSource
 
 #: column of `ArraySource` with the weight of each sample
 WEIGHTS = "sample_weight"
 #: parts of a wrong value that a message names
 _MOST_PARTS = 4
-_RULE = "the path of a list file, a list of data files, or the samples as arrays `(x, y)` or `(x, y, sample_weight)`"
+_RULE = (
+    "the path of a list file, a list of data files, or the samples: arrays `(x, y)` or `(x, y, sample_weight)`, a "
+    "torch `Dataset` or a Keras `PyDataset`"
+)
 
 
 class Made(Frozen):
@@ -28,18 +33,23 @@ class Made(Frozen):
     source: DataSource
     #: the kind of samples, in words
     kind: str
+    #: remarks for the user
+    remarks: tuple[str, ...] = ()
     #: tells whether a later start has the same samples
-    fingerprint: str
+    fingerprint: str = ""
     #: True if each sample has a weight, in the column `WEIGHTS`
     has_weights: bool = False
 
 
-def made_of(value: Any, function: str, finite: Collection[str]) -> Made:
+def made_of(
+    value: Any, function: str, finite: Collection[str], collate: Callable[[list[Any]], Any] | None = None
+) -> Made:
     """Return the samples in `value`.
 
     Args:
         value: what `function` has returned, for example "`get_train` of model.py".
         finite: which of "features" and "labels" must be finite.
+        collate: makes a batch of the items of a torch `Dataset`; None: each part of the items becomes an array.
 
     Raises:
         ConfigurationError: it holds no samples, or samples that cannot be read by number.
@@ -50,6 +60,10 @@ def made_of(value: Any, function: str, finite: Collection[str]) -> Made:
 
     if remedy := _remedy(value):
         raise refused(remedy)
+    if _is_a(value, "torch", "Dataset"):
+        return _of_torch(value, function, finite, collate, refused)
+    if _is_a(value, "keras", "PyDataset"):
+        return _of_keras(value, function, finite, refused)
     if not isinstance(value, tuple) or len(value) not in (2, 3):
         raise refused("Return a tuple of features and labels" if _holds_samples(value) else "Correct the module")
     x, y = (_tree(part, refused) for part in value[:2])
@@ -75,7 +89,7 @@ def made_of(value: Any, function: str, finite: Collection[str]) -> Made:
     return Made(source=source, kind=kind, fingerprint=fingerprint, has_weights=weights is not None)
 
 
-def _tree(value: Any, refused: Callable[..., ConfigurationError]) -> Arrays:
+def _tree(value: Any, refused: Callable[..., NnloError]) -> Arrays:
     """Return an array, or the list of the arrays of a list or dictionary, the latter in the order of its keys."""
     if isinstance(value, dict) and value and all(isinstance(key, str) for key in value):
         return [_tree(value[key], refused) for key in sorted(value)]
@@ -106,6 +120,91 @@ def _weights(value: Any, refused: Callable[..., ConfigurationError]) -> NDArray[
     return weights
 
 
+# ---------------------------------------------------------------- data sets with an index
+
+
+def _of_torch(
+    dataset: Any,
+    function: str,
+    finite: Collection[str],
+    collate: Callable[[list[Any]], Any] | None,
+    refused: Callable[..., ConfigurationError],
+) -> Made:
+    """Return the samples of a torch `Dataset` of the map style."""
+    name = type(dataset).__name__
+    if not hasattr(dataset, "__len__") or not len(dataset):
+        raise refused("Define its `__len__`, of at least 1", f"{name}, whose length is unknown or 0")
+
+    def as_batch(items: list[Any]) -> tuple[Arrays, Arrays, Any]:
+        return _batch_of((collate or _stacked)(items), name, "`collate_fn`" if collate else "An item")
+
+    source = ItemSource(f"{name} of {function}", dataset.__getitem__, len(dataset), as_batch, finite=finite)
+    return Made(source=source, kind=f"torch Dataset `{name}`", fingerprint=f"{name} of {len(dataset)} items")
+
+
+def _of_keras(dataset: Any, function: str, finite: Collection[str], refused: Callable[..., ConfigurationError]) -> Made:
+    """Return the batches of a Keras `PyDataset`."""
+    name, n_batches = type(dataset).__name__, dataset.num_batches
+    if not n_batches:
+        raise refused("Define its `__len__`, of at least 1", f"{name}, whose number of batches is {n_batches}")
+
+    def as_batch(items: list[Any]) -> tuple[Arrays, Arrays, Any]:
+        batches = [_batch_of(item, name, "An item") for item in items]
+        if len(batches) == 1:
+            return batches[0]
+        x, y = (concatenate([batch[part] for batch in batches]) for part in (0, 1))
+        weights = [batch[2] for batch in batches]
+        return x, y, None if weights[0] is None else np.concatenate(weights)
+
+    source = ItemSource(f"{name} of {function}", dataset.__getitem__, n_batches, as_batch, batched=True, finite=finite)
+    size = int(source.sizes[0])
+    ignored = [f"`{part}`" for part in ("on_epoch_begin", "on_epoch_end") if _overrides(dataset, part)]
+    remarks = [f"{' and '.join(ignored)} of `{name}` are not called: the seed shuffles the batches."] if ignored else []
+    if getattr(dataset, "workers", 1) > 1 or getattr(dataset, "use_multiprocessing", False):
+        remarks.append(f"`workers` of `{name}` have no effect: one thread makes batches ahead.")
+    return Made(
+        source=source,
+        kind=f"Keras PyDataset `{name}`, {n_batches:,} batches of {size}",
+        remarks=tuple(remarks),
+        fingerprint=f"{name} of {n_batches} batches of {size}",
+    )
+
+
+def _overrides(dataset: Any, method: str) -> bool:
+    owner = next((of for of in type(dataset).__mro__ if method in vars(of)), object)
+    return owner is not object and owner.__module__.partition(".")[0] != "keras"
+
+
+def _stacked(items: list[Any]) -> Any:
+    """Return a batch of items of the same form: tuples, lists and dictionaries of arrays and numbers."""
+    first = items[0]
+    if isinstance(first, dict):
+        return {key: _stacked([item[key] for item in items]) for key in first}
+    if isinstance(first, list | tuple):
+        return tuple(_stacked([*parts]) for parts in zip(*items, strict=True))
+    return np.stack([np.asarray(item) for item in items])
+
+
+def _batch_of(value: Any, name: str, what: str) -> tuple[Arrays, Arrays, Any]:
+    """Return features, labels and weights of a batch; TrialError if it is none."""
+
+    def refused(remedy: str, found: str = "") -> TrialError:
+        rule = "a tuple of features and labels, and perhaps weights"
+        return TrialError(f"{what} of {name} must be {rule}. Received: {found or in_words(value)}. {remedy}.")
+
+    if not isinstance(value, list | tuple) or len(value) not in (2, 3):
+        raise refused("Return `(x, y)`, for example from a function `collate_fn(items)` of the module")
+    x, y = (_tree(part, refused) for part in value[:2])
+    if len({len(leaf) for leaf in leaves([x, y])}) != 1:
+        raise refused("All arrays must have one row for each sample")
+    return x, y, None if len(value) == 2 else _tree(value[2], refused)
+
+
+def _is_a(value: Any, package: str, name: str) -> bool:
+    """Return True for an object of a class of a framework, which need not be imported to tell."""
+    return any(of.__name__ == name and of.__module__.partition(".")[0] == package for of in type(value).__mro__)
+
+
 # ---------------------------------------------------------------- what cannot be read by number
 
 #: (package, class) -> the two lines that make arrays or a data set of it
@@ -117,7 +216,7 @@ _REMEDIES = {
     ("tensorflow", "DatasetV2"): "x, y = zip(*data.unbatch().as_numpy_iterator())\n"
     "return numpy.stack(x), numpy.stack(y)",
     ("torch", "IterableDataset"): "x, y = zip(*data)\nreturn numpy.stack(x), numpy.stack(y)",
-    ("torch", "DataLoader"): "x, y = zip(*loader)\nreturn numpy.concatenate(x), numpy.concatenate(y)",
+    ("torch", "DataLoader"): "collate_fn = loader.collate_fn  # of the module\nreturn loader.dataset",
     ("datasets", "Dataset"): 'data = data.with_format("numpy")\nreturn data["x"], data["y"]',
 }
 _OF_ITERATOR = "x, y = zip(*batches)  # if they end\nreturn numpy.concatenate(x), numpy.concatenate(y)"

@@ -24,6 +24,7 @@ from nnlo_opt.core.trials.figure import figure_name
 from nnlo_opt.core.trials.identity import DataFiles
 from nnlo_opt.core.trials.objectives import DEFAULT_FIGURE, FIGURE
 from nnlo_opt.core.trials.trial import cause_of
+from nnlo_opt.engine.data.indexed import is_batched
 from nnlo_opt.engine.data.made import Made
 from nnlo_opt.engine.loading.spaces import finish_space, space_from_dimensions
 from nnlo_opt.engine.models.compiled import Choices, Compiled, outcome_of
@@ -90,12 +91,18 @@ class Inspection:
         self._data.look_first()
         self._data.use(model_parameters(self._middle(space)))
         verified, data = self._data.verified, self._data.training
-        info = data.source.info
         if self._searches and self._options.plan.n_fold == 1 and not len(data.folds[0].validation):
             raise ConfigurationError(
                 "A search needs validation data to compare trials. Received: none; give "
                 f"`{spelled('val_data', 'LIST')}`, or `{spelled('n_fold')}` of at least 2."
             )
+        if batched := is_batched(data.source):
+            searched = () if space is None else space.train_names
+            if "batch" in self._options.training.given or "train.batch" in searched:
+                raise ConfigurationError(
+                    f"`{spelled('batch')}` is for samples of which each has a number. Received: it with batches that "
+                    f"`get_train` of {definition.source} returns. Leave it out, and set the size there."
+                )
         test = self._data.test
         measured = () if test is None else (f"Test data for the saved model: {len(test[1]):,} samples.",)
         return replace(
@@ -103,11 +110,12 @@ class Inspection:
             data=DataFiles(
                 files=tuple((str(file.path.resolve()), file.n_samples) for file in data.files),
                 n_train=data.n_train,
-                n_validation=info.n_samples - data.n_train,
+                n_validation=data.n_validation,
                 made=dict(data.made),
             ),
             features_name=data.names[0] or None,
             labels_name=data.names[1] or None,
+            counts_batches=batched,
             n_train_smallest=min(len(fold.train) for fold in data.folds),
             remarks=(*self._unnamed_data(), *verified, *measured),
         )
@@ -126,6 +134,7 @@ class Inspection:
             match None if asked is not None else self._data.given(name):
                 case Made() as made:
                     said.append(f"{what} data: {made.kind}, from {origin}; each rank holds what it returns.")
+                    said += made.remarks
                     if name == "get_val" and made.has_weights:
                         said.append(
                             f"Weights from {origin} are for training by folds: validation counts all samples alike."

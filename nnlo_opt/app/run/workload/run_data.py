@@ -21,6 +21,7 @@ from nnlo_opt.core.data.ragged import padded
 from nnlo_opt.core.data.source import DataInfo, DataSource, FileInfo, Indices
 from nnlo_opt.core.data.weights import ClassTable, check_sample_weights, class_tables
 from nnlo_opt.engine.data.cache import FileCache
+from nnlo_opt.engine.data.indexed import ItemSource, is_batched, n_samples_of
 from nnlo_opt.engine.data.lists import read_list, verify
 from nnlo_opt.engine.data.made import WEIGHTS, Made, made_of
 from nnlo_opt.engine.models.builders import Files
@@ -49,6 +50,11 @@ class TrainingData(Frozen):
     weights_name: str | None = None
     #: class weights for every fold; None: not requested
     class_tables: list[ClassTable] | None = None
+
+    @property
+    def n_validation(self) -> int:
+        """Samples that are only for validation, without folds."""
+        return n_samples_of(self.source, np.arange(self.source.info.n_samples)) - self.n_train
 
     @property
     def files(self) -> tuple[FileInfo, ...]:
@@ -110,7 +116,8 @@ class RunData:
             definition = self._maker.definition
             value = definition.samples(function, self._arguments.get(function, {}))
             if not isinstance(value, Path) and not _are_paths(value) and (value is not None or function == "get_train"):
-                value = made_of(value, f"`{function}` of {definition.source}", self.finite)
+                collate = definition.functions.get("collate_fn")
+                value = made_of(value, f"`{function}` of {definition.source}", self.finite, collate)
             self._returned[function] = value
         return self._returned[function]
 
@@ -132,7 +139,8 @@ class RunData:
     def some_labels(self) -> Arrays:
         """Some labels, to infer a loss."""
         source = self.training.source
-        return padded(source.read_labels(np.arange(min(_N_HINT, source.info.n_samples))))
+        some = source.some if isinstance(source, ItemSource) else np.arange(min(_N_HINT, source.info.n_samples))
+        return padded(source.read_labels(some))
 
     def read(self) -> TrainingData:
         """Read the headers of the files, and create the folds."""
@@ -146,7 +154,8 @@ class RunData:
         made = {name: samples for name, samples in asked.items() if isinstance(samples, Made)}
         if made:
             return self._training_of(made, asked)
-        train, validation = (_paths(asked.get(name)) for name in _OPTION_OF)
+        files = {name: samples for name, samples in asked.items() if not isinstance(samples, Made)}
+        train, validation = (_paths(files.get(name)) for name in _OPTION_OF)
         if given.pooled:
             train, validation = (*train, *validation), ()
         source, names = self.source([*train, *validation])
@@ -183,13 +192,17 @@ class RunData:
                 f"{' and '.join(f'`{name}`' for name in made)} of {definition.source}. Return them from both, for "
                 "example ones."
             )
-        sources = [samples.source for samples in made.values()]
-        source = sources[0] if len(sources) == 1 else JoinedSource(sources)
-        n_train = source.info.n_samples if given.pooled else sources[0].info.n_samples
+        source = _joined(list(made.values()))
+        if is_batched(source) and given.class_weights is not None:
+            raise ConfigurationError(
+                f"`{spelled('class_weights')}` is for samples of which each has a number. Received: batches of "
+                f"{next(iter(made.values())).kind}. Let each batch be `(x, y, sample_weight)`."
+            )
+        n_train = (source if given.pooled else made["get_train"].source).info.n_samples
         data = TrainingData(
             source=source,
             folds=self.folds(source, n_train),
-            n_train=n_train,
+            n_train=n_samples_of(source, np.arange(n_train)),
             made={name: samples.fingerprint for name, samples in made.items()},
             weights_name=WEIGHTS if any(has_weights[: None if given.pooled else 1]) else None,
         )
@@ -282,6 +295,8 @@ def cut(source: DataSource, by: str, n_fold: int, seed: int, rows: Indices | Non
     """Split all samples, or the samples `rows`, into folds: by classes, by files, or by a data set."""
     groups = labels = None
     match by:
+        case "samples" if is_batched(source):
+            pass
         case "samples":
             _, labels = first_classes(source.read_labels(rows)) or (0, None)
         case "files":
@@ -290,6 +305,22 @@ def cut(source: DataSource, by: str, n_fold: int, seed: int, rows: Indices | Non
             groups = source.read_column(by, rows)
     n_samples = source.info.n_samples if rows is None else len(rows)
     return make_folds(n_fold, n_samples=n_samples, seed=seed, labels=labels, groups=groups)
+
+
+def _joined(made: Sequence[Made]) -> DataSource:
+    """Return the samples of all functions, those of each after the ones before; ConfigurationError if kinds differ."""
+    first, *others = (samples.source for samples in made)
+    if not others:
+        return first
+    (other,) = others
+    if isinstance(first, ItemSource) and isinstance(other, ItemSource) and first.batched == other.batched:
+        return first.followed_by(other)
+    if isinstance(first, ItemSource) or isinstance(other, ItemSource):
+        raise ConfigurationError(
+            "`get_train` and `get_val` must return samples of one kind. Received: "
+            f"{' and '.join(samples.kind for samples in made)}. Return the same kind from both."
+        )
+    return JoinedSource([first, other])
 
 
 def _are_paths(value: Any) -> bool:
