@@ -6,11 +6,13 @@ from typing import Any
 
 from nnlo_opt.core.base.clock import Clock
 from nnlo_opt.core.base.errors import MisuseError, TrialError
+from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.base.user_code import reason_of, shortened
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.transport import Transport
 from nnlo_opt.core.space.space import Space
 from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.manifest import remove_all
 from nnlo_opt.core.trials.objectives import Comparison
 from nnlo_opt.engine.objective.attempt import Attempt
 from nnlo_opt.engine.objective.checkpoint import last_save
@@ -31,6 +33,8 @@ class AskedRank:
         self._orders, self._run, self._comparison, self._clock = orders, run, comparison, clock
         #: running attempt; None if there is none
         self._attempt: Attempt | None = None
+        #: assignment -> folder of saves to remove once the coordinator has recorded its end
+        self._unneeded: dict[int, SafePath] = {}
 
     def take_in(self) -> bool:
         """Handle messages of the coordinator; return True if there is a new trial to ask for."""
@@ -46,6 +50,9 @@ class AskedRank:
             self._attempt = attempt = Attempt(message, last_save(folder), folder, self._comparison, self._clock)
             n_saved = attempt.checkpoint.n_epochs
             self._orders.send(ROOT, msg.FoldStarted(assignment=message.assignment, epoch=n_saved))
+        elif isinstance(message, msg.FoldRecorded):
+            if (unneeded := self._unneeded.pop(message.assignment, None)) is not None:
+                remove_all(unneeded)
         elif attempt is not None and getattr(message, "assignment", None) == attempt.order.assignment:
             attempt.heard.add(type(message))
             if isinstance(message, msg.PreemptFold):
@@ -84,7 +91,10 @@ class AskedRank:
             MisuseError: `value` is invalid for any trial; the trial continues.
         """
         assert self._attempt is not None
-        self._orders.send(ROOT, self._end_of(self._attempt, value, error))
+        order, result = self._attempt.order, self._end_of(self._attempt, value, error)
+        if not isinstance(result, msg.FoldFinished):
+            self._unneeded[order.assignment] = fold_directory(self._run, order.trial, order.fold)
+        self._orders.send(ROOT, result)
         self._attempt = None
 
     def _end_of(self, attempt: Attempt, value: Any, error: BaseException | str | None) -> msg.Message:

@@ -103,3 +103,14 @@ def test_a_trial_goes_on_from_its_last_save(bench):
     bench.rank.end(0.25, None)
     (finished,) = bench.heard()
     assert (finished.n_epochs, finished.train_s) == (3, 2.0)
+
+
+@pytest.mark.parametrize("is_needed", [True, False], ids=["complete", "failed"])
+def test_saves_of_a_trial_that_failed_are_removed_once_its_end_is_recorded(bench, tmp_path, is_needed):
+    bench.begin()
+    trial = bench.rank.trial(Space({"x": Real(0, 1)}), 7, lambda epoch, value, **figures: True)
+    trial.checkpoint.save(1, lambda folder: (folder / "state").touch())
+    bench.rank.end(0.25, None if is_needed else "no")
+    assert [*tmp_path.rglob("state")], "the end may be lost with the coordinator"
+    bench.order(msg.FoldRecorded(assignment=0))
+    assert bool([*tmp_path.rglob("state")]) is is_needed
