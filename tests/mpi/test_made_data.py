@@ -1,6 +1,10 @@
 """Samples that a model module makes, under real mpirun."""
 
+import re
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -237,3 +241,18 @@ def get_val():
     logs = "".join(path.read_text() for path in (run / "logs").iterdir())
     assert "asked for 100" in logs
     assert "asked for 200" in logs
+
+
+@pytest.mark.keras
+@pytest.mark.proof
+def test_the_example_has_the_figures_of_the_script_that_it_was(tmp_path):
+    examples = Path(__file__).parents[2] / "examples"
+    script = [sys.executable, str(examples / "fit_script.py")]
+    done = subprocess.run(
+        script, cwd=tmp_path, env=launcher.environment(), capture_output=True, text=True, timeout=200, check=True
+    )
+    *_, last = re.findall(r"accuracy: (\S+) - loss: (\S+) - val_accuracy: (\S+) - val_loss: (\S+)", done.stdout)
+    training = ["TrainingDriver", "--model", str(examples / "example_fit.py"), "--mode", "allreduce"]
+    outcome = launcher.run(1, [*training, "--batch", "50", "--epochs", "5", "--no-shuffle"], tmp_path)
+    acc, loss, val_acc, val_loss = last
+    assert f"Last epoch, 5: loss {loss} acc {acc} val_loss {val_loss} val_acc {val_acc}" in outcome.out

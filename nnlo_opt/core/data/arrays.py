@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.trees import Arrays, leaves, map_tree, shapes_of
 from nnlo_opt.core.data.ragged import Ragged, concatenate, take
 from nnlo_opt.core.data.source import (
@@ -86,9 +87,10 @@ class ArraySource:
 
     def read_column(self, name: str, indices: Indices | None = None) -> NDArray[Any]:
         if name not in self._columns:
+            options = f"`{spelled('fold_by')}` and `{spelled('sample_weights_name')}`"
             raise ConfigurationError(
-                f"`--fold-by` and `--sample-weights-name` must name a data set. Received: {name!r}. The data sets "
-                f"are: {', '.join(sorted(self._columns))}."
+                f"{options} must name a data set. Received: {name!r}. The data sets are: "
+                f"{', '.join(sorted(self._columns))}."
             )
         return self._columns[name][checked_indices(indices, self.info.n_samples)]
 

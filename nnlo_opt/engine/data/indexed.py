@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError, TrialError
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.trees import Arrays, leaves, map_tree
 from nnlo_opt.core.base.user_code import describe
 from nnlo_opt.core.data.batches import Batch, Samples
@@ -141,9 +142,9 @@ class ItemSource:
         return self._read(indices).y
 
     def read_column(self, name: str, indices: Indices | None = None) -> NDArray[Any]:
+        options = f"`{spelled('fold_by')}` and `{spelled('sample_weights_name')}`"
         raise ConfigurationError(
-            f"`--fold-by` and `--sample-weights-name` must name a data set. Received: {name!r} for {self._name}, which "
-            "has none."
+            f"{options} must name a data set. Received: {name!r} for {self._name}, which has none. Leave it out."
         )
 
     def _read(self, indices: Indices | None) -> Samples:

@@ -1,5 +1,6 @@
 """Samples that a model module makes, in place of naming data files: what its `get_train` and `get_val` return."""
 
+import hashlib
 import os
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -139,7 +140,14 @@ def _of_torch(
         return _batch_of((collate or _stacked)(items), name, "`collate_fn`" if collate else "An item")
 
     source = ItemSource(f"{name} of {function}", dataset.__getitem__, len(dataset), as_batch, finite=finite)
-    return Made(source=source, kind=f"torch Dataset `{name}`", fingerprint=f"{name} of {len(dataset)} items")
+    # A split that is drawn must be the same on every rank.
+    split = "" if (numbers := getattr(dataset, "indices", None)) is None else f", {_digest(numbers)}"
+    fingerprint = f"{name} of {len(dataset)} items{split}"
+    return Made(source=source, kind=f"torch Dataset `{name}`", fingerprint=fingerprint)
+
+
+def _digest(numbers: Any) -> str:
+    return hashlib.sha256(np.asarray(numbers).tobytes()).hexdigest()
 
 
 def _of_keras(dataset: Any, function: str, finite: Collection[str], refused: Callable[..., ConfigurationError]) -> Made:

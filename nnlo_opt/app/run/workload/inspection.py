@@ -136,9 +136,7 @@ class Inspection:
                     said.append(f"{what} data: {made.kind}, from {origin}; each rank holds what it returns.")
                     said += made.remarks
                     if name == "get_val" and made.has_weights:
-                        said.append(
-                            f"Weights from {origin} are for training by folds: validation counts all samples alike."
-                        )
+                        said.append(f"Weights from {origin} count in training by folds only, and never in validation.")
                 case Path() | tuple() as files if files:
                     place = files if isinstance(files, Path) else files[0].parent
                     shown = place.relative_to(here) if place.is_relative_to(here) else place
