@@ -64,7 +64,7 @@ test: install
 
 # What .ci/run adds: all examples of every property, and tests that need a framework, or longer than `make test` may.
 test-more: install
-	$(PYTEST) -n 2 --dist loadfile -m "not mpi"
+	$(PYTEST) -n 2 --dist loadfile -m "not mpi and (hypothesis or needs or proof)"
 	$(PYTEST) -n 3 --dist worksteal -m "mpi and (needs or proof)" $(RANKS)
 
 # Proofs that take minutes each, of which the tests are a sample, and real searches struck at random.

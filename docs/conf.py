@@ -88,7 +88,7 @@ def finish(app, error: Exception | None) -> None:
 
 
 def setup(app) -> None:
-    """Connect the steps of our own."""
+    """Connect our own steps."""
     app.connect("source-read", read)
     app.connect("autodoc-process-signature", shorten)
     app.connect("autodoc-process-docstring", leave_out_options)

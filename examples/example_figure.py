@@ -1,4 +1,4 @@
-"""Figures of merit of one's own: what a fold's training has given, made into the number that trials are compared by.
+"""Custom figures of merit, computed from the results of a fold.
 
 GetData mnist --source bundled
 mpirun -np 5 OptimizationDriver --model examples/example_mlp.py --block-size 2 --epochs 3 --num-iterations 10 \

@@ -1,4 +1,4 @@
-"""A small convolutional network with a data pipeline of its own, written for Horovod: two kinds of photographs.
+"""A small convolutional network with its own data pipeline, written for Horovod: two kinds of photographs.
 
 The images are crops of the two photographs that scikit-learn ships, a temple and a flower; crops of the right parts
 test. They stand for the cats and dogs of `tensorflow_datasets`, which are a download.

@@ -10,6 +10,7 @@ import signal
 import stat
 import sys
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -48,6 +49,8 @@ EXTRAS = {
 FOLDERS = os.path.join(tempfile.gettempdir(), "pytest-of-")
 #: folders with tests that start ranks, as the Makefile has them
 WITH_RANKS = ("api", "crash", "mpi")
+#: what one worker imports or parses for all tests that need it -> the text by which their files are known
+TOGETHER = {"keras": "mark.keras", "sources": "from tests.helpers.sources import"}
 #: test with variants -> those collected by now
 VARIANTS: Counter[str] = Counter()
 #: a sentence about tests that were left out -> how many
@@ -68,7 +71,7 @@ def why_not(item: pytest.Item, markers: str) -> str | None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Make proofs of most variants of a test that is marked `many`; leave some of a proof with ranks to `slow`."""
+    """Make proofs of most variants of a test that is marked `many`; leave most of a proof with ranks to `slow`."""
     test, is_variant, _ = item.nodeid.partition("[")
     if item.get_closest_marker("many"):
         VARIANTS[test] += 1
@@ -77,7 +80,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if is_variant and item.get_closest_marker("mpi") and item.get_closest_marker("proof"):
         proof = f"{test} as a proof"
         VARIANTS[proof] += 1
-        if VARIANTS[proof] > 2 and VARIANTS[proof] % 2 == 0:
+        # Always the same ones, whichever tests are collected.
+        if VARIANTS[proof] > 1 and zlib.crc32(item.nodeid.encode()) % 3:
             item.add_marker(pytest.mark.slow)
 
 
@@ -97,28 +101,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Have one worker run all files with tests of Keras, whose import takes ten seconds of CPU."""
+    """Have one worker run all files that share what takes seconds of CPU, such as the import of Keras."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class KerasTogether(LoadFileScheduling):
+    class SomeTogether(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return "keras" if is_of_keras(config.rootpath / file) else file
+            return shared_by(config.rootpath / file) or file
 
-    return KerasTogether(config, log)
+    return SomeTogether(config, log)
 
 
 @functools.cache
-def is_of_keras(file: Path) -> bool:
-    """Return True for a file with tests that are marked `keras`."""
-    return "mark.keras" in file.read_text()
+def shared_by(file: Path) -> str | None:
+    """Return what a file of tests shares with others, as in `TOGETHER`."""
+    text = file.read_text()
+    return next((what for what, known_by in TOGETHER.items() if known_by in text), None)
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector leave out what has been collected: tests and frameworks live until the end."""
-    gc.freeze()
+    """Refuse a framework that collecting has imported; let the garbage collector leave out what has been collected."""
+    if found := {"keras", "tensorflow", "torch", "jax"} & sys.modules.keys():
+        raise pytest.UsageError(
+            f"To collect tests takes no framework, as each worker would import it: see `tests.helpers.adapters`. "
+            f"Received: {', '.join(sorted(found))}."
+        )
+    gc.freeze()  # tests and frameworks live until the end
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -15,6 +15,7 @@ import nnlo_opt
 from nnlo_opt.cli import tool
 from tests.helpers.launcher import python
 from tests.helpers.pages import FENCE, PAGES, README, REPOSITORY, Kind, blocks_of, name_of, prose_of
+from tests.helpers.sources import house_imports_of
 
 PACKAGE = Path(nnlo_opt.__file__).parent
 
@@ -58,7 +59,7 @@ SUBCOMMANDS = (
 FOREIGN = frozenset({"--bind-to", "--with-ft", "--kill-on-bad-exit", "--mpi", "--version", "--help", "--help-all"})
 FOREIGN |= {"--hostfile", "--mca", "--prtemca", "--map-by", "--shm-size", "--signal", "--batch", "--ntasks-per-node"}
 FOREIGN |= {"--exact", "--gpus-per-task", "--host", "--logdir", "--backend-store-uri", "--strict", "--nproc-per-node"}
-FOREIGN |= {"--layers", "--allow-run-as-root", "--no-binary", "--oversubscribe", "--pty"}
+FOREIGN |= {"--layers", "--allow-run-as-root", "--no-binary", "--no-cache-dir", "--oversubscribe", "--pty"}
 FOREIGN |= {"--masters", "--easgd", "--tf", "--profile"}  # former names
 
 #: ends of names of files, which are no modules
@@ -139,15 +140,24 @@ def test_the_table_of_the_readme_has_every_page():
     assert pages <= {*re.findall(r"\]\(([^)]+)\)", table)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_modules_that_pages_name_exist(page):
-    quoted = re.findall(r"`([^`\n]+)`", prose_of(page))
+def stale_modules_of(text: str) -> list[str]:
+    """The names of modules of ours, and of what is in them, that a text quotes and that do not exist."""
+    quoted = re.findall(r"`([^`\n]+)`", text)
     roots = {path.stem for path in PACKAGE.glob("*.py")} | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     dotted = [name for name in quoted if re.fullmatch(r"[a-z_]+(\.\w+)+", name) and not name.endswith(FILES)]
-    ours = [name for name in dotted if name.removeprefix("nnlo_opt.").split(".")[0] in roots]
-    files = [name for name in quoted if re.fullmatch(r"[\w/]+/\w+\.py", name)]
-    assert not [name for name in ours if not is_python(name)]
+    return [n for n in dotted if n.removeprefix("nnlo_opt.").split(".")[0] in roots and not is_python(n)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_modules_that_pages_name_exist(page):
+    files = re.findall(r"`([\w/]+/\w+\.py)`", prose_of(page))
+    assert not stale_modules_of(prose_of(page))
     assert not [name for name in files if not any((root / name).is_file() for root in (PACKAGE, REPOSITORY))]
+
+
+def test_modules_that_docstrings_and_comments_name_exist():
+    texts = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
+    assert not {name: stale for name, text in texts.items() if (stale := stale_modules_of(text))}
 
 
 def test_names_that_the_architecture_quotes_exist():
@@ -157,12 +167,39 @@ def test_names_that_the_architecture_quotes_exist():
     assert not {part for name in quoted for part in name.split(".") if not re.search(rf"\b{part}\b", code)}
 
 
+def test_each_of_the_three_walks_has_at_most_18_files_that_belong_together():
+    section = (REPOSITORY / "docs/architecture.md").read_text().partition("## Three walks\n")[2].partition("\n## ")[0]
+    rows = [re.findall(r"(?<=\|)[^|]*", line)[1:4] for line in section.splitlines() if re.match(r"\| \d", line)]
+    assert len(rows) <= 18
+    for column in zip(*rows, strict=True):
+        names = [found[1] for cell in column if (found := re.match(r" `([^`]+)`", cell))]
+        modules = [name for name in names if not name.endswith(".js")]
+        assert len(set(names)) == len(names) > 10
+        # Each module imports, or starts, another one of the walk, or is imported by one.
+        pairs = {(name, other) for name in modules for other in house_imports_of(name) & set(modules)}
+        assert {name for pair in pairs for name in pair} == set(modules)
+
+
 @pytest.mark.parametrize("part", ["core", "engine", "app", "tools", "ancestors"])
 def test_the_page_of_a_part_has_each_of_its_folders_in_at_most_60_lines(part):
     page = (PACKAGE / part / "README.md").read_text()
     assert len(page.splitlines()) <= 60
     folders = [path.parent.name for path in PACKAGE.glob(f"{part}/*/__init__.py")]
     assert not [folder for folder in folders if f"`{folder}/`" not in page]
+
+
+@pytest.mark.parametrize("part", ["core", "engine", "app", "tools", "ancestors"])
+def test_the_page_of_a_part_names_what_exists(part):
+    folders = {path.parent.name for path in PACKAGE.glob(f"{part}/*/__init__.py")}
+    for line in (PACKAGE / part / "README.md").read_text().splitlines():
+        # What a row of the table names is in its folder; anything else in the part, or in the repository.
+        row = re.search(r"\| `(\w+)/` \|", line)
+        places = [PACKAGE / part / row[1]] if row else [PACKAGE / part, REPOSITORY]
+        files = re.findall(r"`([\w/]+\.py)`", line)
+        assert not [name for name in files if not any((place / name).is_file() for place in places)], line
+        dotted = [n for n in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", line) if n.split(".")[0] in folders]
+        assert not [name for name in dotted if not name.endswith(FILES) and not is_python(f"{part}.{name}")], line
+        assert not [link for link in re.findall(r"\]\(([^)#]+)", line) if not (PACKAGE / part / link).exists()], line
 
 
 def test_the_architecture_has_everything_that_lies_beside_the_parts():

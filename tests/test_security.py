@@ -1,10 +1,9 @@
 """What the README promises: only model and space modules are executed, nothing is unpickled, no shell runs."""
 
 import ast
+from functools import cache
 
 from tests.helpers.sources import ROOT, SOURCES, tree_of
-
-TREES = {str(path.relative_to(ROOT)): tree_of(path) for path in SOURCES.values()}
 
 #: the ways of Python to execute code that is not ours: by name, by attribute
 EXECUTES = {"eval", "exec", "compile", "__import__"}
@@ -38,18 +37,27 @@ SAFE_READERS = {
 }
 
 
+@cache
+def trees():
+    """The code of every file of the package, which takes seconds to parse."""
+    return {str(path.relative_to(ROOT)): tree_of(path) for path in SOURCES.values()}
+
+
+@cache
 def calls():
     """(file, line, name or (module, attribute), keyword arguments) of every call in the package."""
-    for file, tree in TREES.items():
+    found = []
+    for file, tree in trees().items():
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue
             keywords = {k.arg: k.value.value if isinstance(k.value, ast.Constant) else ... for k in node.keywords}
             match node.func:
                 case ast.Name(id=name):
-                    yield file, node.lineno, name, keywords
+                    found.append((file, node.lineno, name, keywords))
                 case ast.Attribute(value=ast.Name(id=owner) | ast.Attribute(attr=owner), attr=name):
-                    yield file, node.lineno, (owner, name), keywords
+                    found.append((file, node.lineno, (owner, name), keywords))
+    return found
 
 
 def test_code_of_users_is_executed_in_the_places_that_load_their_modules_only():
@@ -90,7 +98,7 @@ def test_no_file_is_given_other_rights_than_the_umask_leaves():
 
 def test_a_module_of_ours_is_imported_by_a_constant_or_from_a_table():
     for file in OURS:
-        for node in ast.walk(TREES[file]):
+        for node in ast.walk(trees()[file]):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
                 # A table of the module, in capitals: nothing that a user says.
                 tables = [
@@ -103,7 +111,7 @@ def test_a_module_of_ours_is_imported_by_a_constant_or_from_a_table():
 def test_every_file_is_made_with_rights_for_the_umask_to_take_from():
     made = [
         node
-        for tree in TREES.values()
+        for tree in trees().values()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.open" and len(node.args) > 2
     ]
@@ -116,7 +124,7 @@ def test_no_file_or_folder_has_a_fixed_name_in_a_public_folder():
     assert not [call for call in calls() if call[2] in {("tempfile", "mktemp"), ("tempfile", "gettempdir")}]
     fixed = [
         f"{file} line {node.lineno}"
-        for file, tree in TREES.items()
+        for file, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and str(node.value).startswith(("/tmp", "/var/tmp", "/dev/shm"))
     ]

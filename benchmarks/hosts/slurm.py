@@ -25,7 +25,7 @@ from slurm_cluster import NODES, Cluster
 
 from nnlo_opt.app.reporting.results import read_ledger
 from nnlo_opt.testing.mpirun import find_mpirun
-from nnlo_opt.tools.launcher.job import lets_ranks_outlive_others
+from nnlo_opt.tools.launcher.job import has_ulfm
 
 HERE = Path(__file__).parent
 #: where each node finds what all share; /tmp is each node's own
@@ -391,7 +391,7 @@ def main() -> int:
     if why := slurm_cluster.missing():
         say(f"LEFT OUT benchmarks/hosts/slurm.py: {why}")
         return 0 if arguments.quick else 1
-    is_mpich = not lets_ranks_outlive_others(str(find_mpirun()))
+    is_mpich = not has_ulfm(str(find_mpirun()))
     names = [name for name, (*_, quick) in STATEMENTS.items() if quick or not arguments.quick]
     # With MPICH only what is said of it; its mpirun knows no mapping policy, and no rank outlives a lost one.
     names = [name for name in arguments.statements or names if (name == "by_srun") == is_mpich]

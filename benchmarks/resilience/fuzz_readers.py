@@ -37,7 +37,7 @@ from nnlo_opt.core.comm.topology import plan_single_block
 from nnlo_opt.core.data.folds import single_fold
 from nnlo_opt.core.search import start_points, warm_start
 from nnlo_opt.core.space.fixing import fix
-from nnlo_opt.core.training.history import in_reference_form
+from nnlo_opt.core.training.history import as_nnlo_history
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.trials import checkpoint, deaths, run_lock, unrecorded
 from nnlo_opt.core.trials import events as ev
@@ -321,7 +321,7 @@ class Readers:
 
     def history(self) -> Reader:
         def call(_: str) -> None:
-            in_reference_form(history_of(self._folder / "training", 1, 0), 2)
+            as_nnlo_history(history_of(self._folder / "training", 1, 0), 2)
 
         return of_files(self._folds[1], call, {"history.json": (JSON,)})
 

@@ -32,10 +32,10 @@ one, so a busy coordinator writes less per message. With {most} blocks a trial t
 wait at the start, when each needs its first trial, and if trials are short. With few trials per block
 ({most_trials:.0f} with the most blocks), the end of the search is a large part of it (*busy*).
 
-Suggestions are computed ahead, one after another: enough that 95 % of the blocks that end need not wait, which is one
-if suggestions are much faster than trials, and at most one per block. A search that takes c seconds per suggestion
-keeps about {mean:.0f} / c blocks busy ({mean:.0f} s is the mean trial). Twice as many blocks are idle half of the
-time, as the last columns show.
+Suggestions are computed ahead, one after another: as many as it takes for 95 % of the blocks not to wait after a trial,
+and at most one per block. If suggestions are much faster than trials, one is enough. A search that takes c seconds per
+suggestion keeps about {mean:.0f} / c blocks busy ({mean:.0f} s is the mean trial). Twice as many blocks are idle
+half of the time, as the last columns show.
 
 ### What it finds
 

@@ -1,4 +1,4 @@
-"""A recurrent network that reads handwritten digits row by row, with a training loop of its own.
+"""A recurrent network that reads handwritten digits row by row, with its own training loop.
 
 Nothing here knows of workers: this is the script that stands alone.
 """

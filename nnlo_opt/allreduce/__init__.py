@@ -245,7 +245,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
     if not variables:
         raise ConfigurationError(
             "`hvd.broadcast_variables` takes variables. Received: none. Call it after the first batch, or give the "
-            "model an input shape, as `keras.Input`."
+            "model an input shape, for example by `keras.Input`."
         )
     for variable in variables:
         # A method in TensorFlow, a property in Keras.

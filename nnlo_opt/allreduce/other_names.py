@@ -7,23 +7,23 @@ ANSWERS = {"mpi_built": True, "mpi_enabled": True, "mpi_threads_supported": Fals
 #: name that does not exist here -> what to use instead
 _INSTEAD = {
     "HorovodInternalError HostsUpdatedInterrupt elastic": "start the script again from a checkpoint",
-    "Adasum DistributedAdasumOptimizer": "take `op=hvd.Average`",
+    "Adasum DistributedAdasumOptimizer": "use `op=hvd.Average`",
     "ProcessSet add_process_set global_process_set process_set_included_op remove_process_set": "start a job for each",
-    "allgather_async alltoall alltoall_async grouped_allgather grouped_allgather_async": "take `hvd.allgather`",
+    "allgather_async alltoall alltoall_async grouped_allgather grouped_allgather_async": "use `hvd.allgather`",
     "allreduce_ allreduce_async allreduce_async_ reducescatter reducescatter_async sparse_allreduce_async "
     "grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_ grouped_reducescatter "
-    "grouped_reducescatter_async": "take `hvd.allreduce` or `hvd.grouped_allreduce`",
-    "poll synchronize": "take calls without `_async`, whose result is there when they return",
-    "broadcast_ broadcast_async broadcast_async_": "take `hvd.broadcast`",
-    "BroadcastGlobalVariablesHook broadcast_global_variables": "take `hvd.broadcast_variables`",
-    "broadcast_object_fn": "take `hvd.broadcast_object`",
-    "SyncBatchNorm SyncBatchNormalization": "take the framework's own layer, by the batch of each rank",
-    "start_timeline stop_timeline": "take the framework's profiler",
-    "cross_rank cross_size is_homogeneous": "take `hvd.local_rank()` and `hvd.local_size()`",
-    "local_rank_op local_size_op rank_op size_op": "take `hvd.rank()`, `hvd.size()` and their like",
-    "PartialDistributedGradientTape PartialDistributedOptimizer": "take those that average all gradients",
-    "load_model": "take `keras.models.load_model`, and give its optimizer to `hvd.DistributedOptimizer`",
-    "BestModelCheckpoint": "take `keras.callbacks.ModelCheckpoint` with `save_best_only=True`",
+    "grouped_reducescatter_async": "use `hvd.allreduce` or `hvd.grouped_allreduce`",
+    "poll synchronize": "use the calls without `_async`, which return when the result is there",
+    "broadcast_ broadcast_async broadcast_async_": "use `hvd.broadcast`",
+    "BroadcastGlobalVariablesHook broadcast_global_variables": "use `hvd.broadcast_variables`",
+    "broadcast_object_fn": "use `hvd.broadcast_object`",
+    "SyncBatchNorm SyncBatchNormalization": "use the framework's own layer, which sees the batch of each rank",
+    "start_timeline stop_timeline": "use the framework's profiler",
+    "cross_rank cross_size is_homogeneous": "use `hvd.local_rank()` and `hvd.local_size()`",
+    "local_rank_op local_size_op rank_op size_op": "use `hvd.rank()`, `hvd.size()` and the like",
+    "PartialDistributedGradientTape PartialDistributedOptimizer": "use those that average all gradients",
+    "load_model": "use `keras.models.load_model`, and wrap its optimizer in `hvd.DistributedOptimizer`",
+    "BestModelCheckpoint": "use `keras.callbacks.ModelCheckpoint` with `save_best_only=True`",
     "run": "start the script by `mpirun` or `horovodrun`",
 }
 INSTEAD = {name: remedy for names, remedy in _INSTEAD.items() for name in names.split()}

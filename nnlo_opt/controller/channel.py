@@ -28,7 +28,7 @@ from nnlo_opt.core.comm.messages import Json, Message
 from nnlo_opt.core.comm.transport import RanksLost, Received, SharedMemory, receive
 from nnlo_opt.core.space.values import plain
 from nnlo_opt.core.update_rules import easgd
-from nnlo_opt.core.update_rules.optimizers import is_number
+from nnlo_opt.core.update_rules.optimizers import is_real
 from nnlo_opt.engine.comm.rank_group import FailedElsewhereError, abort_on_error
 from nnlo_opt.engine.runtime.launched import split_world
 from nnlo_opt.engine.runtime.mpi_kind import MpiKind
@@ -72,7 +72,7 @@ class EASGD:
     """
 
     def __init__(self, alpha: float) -> None:
-        if not is_number(alpha) or not 0 <= alpha <= 1:
+        if not is_real(alpha) or not 0 <= alpha <= 1:
             raise ConfigurationError(f"`alpha` must be a number from 0 to 1. Received: {alpha!r}.")
         self.alpha = float(alpha)
 
@@ -102,13 +102,13 @@ def check_params(params: object) -> Arrays:
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
             kind = f"array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
             raise ConfigurationError(
-                f"Parameters must be NumPy arrays of floats. Received: {kind} as number {i}. A torch tensor gives "
-                "its memory by `.detach().numpy()`."
+                f"Parameters must be NumPy arrays of floats. Received: {kind} as number {i}. For a torch "
+                "tensor, pass `.detach().numpy()`, which shares its memory."
             )
         if not array.flags.c_contiguous or not array.flags.writeable:
             raise ConfigurationError(
-                f"Parameters must be contiguous arrays that can be written, as they are changed in place. Received: "
-                f"array {i} of shape {array.shape}, which is not. Pass a copy, `numpy.array(a, order='C')`."
+                "Parameters must be contiguous arrays that can be written, because they are changed in place. "
+                f"Received: array {i} of shape {array.shape}, which is not. Pass a copy, `numpy.array(a, order='C')`."
             )
     return params
 
@@ -209,7 +209,7 @@ class _Rank:
             if (launch := split_world(world.size)) is not None:
                 raise ConfigurationError(launch.split_text(str(MpiKind.of(library()))))
             raise ConfigurationError(
-                "A controller needs at least one worker, on a rank of its own. Received: 1 rank. "
+                "A controller needs at least one worker, on a separate rank. Received: 1 rank. "
                 "Start with `mpirun -n 3 python SCRIPT`, for two workers."
             )
         abort_on_error(WORLD)
@@ -245,7 +245,7 @@ class _Rank:
         """Return a parser for the port options of Platoon's scripts, which have no effect."""
         parser = argparse.ArgumentParser()
         for flag in ("--control-port", "--data-port", "--data-hwm"):
-            parser.add_argument(flag, type=int, help="has no effect, as mpirun has connected the ranks")
+            parser.add_argument(flag, type=int, help="has no effect, because mpirun has connected the ranks")
         return parser
 
     @staticmethod
@@ -360,9 +360,8 @@ class Controller(_Rank):
         if differing:
             teller = min(differing)
             reason = (
-                "All workers must share parameters of the same shapes and types. "
-                f"Received: {differing[teller]} from worker {teller}, as worker {first} has them. "
-                "Build the same model on every worker."
+                f"All workers must share parameters of the same shapes and types. Received: {differing[teller]} from "
+                f"worker {teller}, unlike worker {first}. Build the same model on every worker."
             )
         elif memory is None:
             teller = min(asking)

@@ -79,8 +79,8 @@ def load_random_state(folder: Path | None, *sources: Any) -> None:
     state, stateful = unpacked(np.frombuffer(path.read_bytes(), np.uint8)), list(_stateful(sources))
     if len(state["sources"]) != len(stateful):
         raise ValueError(
-            "The data loaders of a training that goes on must have as many generators as those it was saved with. "
-            f"Received: {len(stateful)} instead of {len(state['sources'])}. Give the same ones in the same order."
+            f"A resumed training must have as many data-loader generators as the saved one. Received: {len(stateful)} "
+            f"instead of {len(state['sources'])}. Give the same ones in the same order."
         )
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])

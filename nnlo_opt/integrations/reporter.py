@@ -42,7 +42,7 @@ class TrialReporter:
         #: this rank's part of that save; None once its random state is restored
         self._part: Path | None = trial.checkpoint.folder
         if self._saved is not None and self._part is None:
-            logger.warning("this rank has no part of the save of epoch %d: its random numbers are new", self.epoch)
+            logger.warning("the save of epoch %d has no part for this rank: its random numbers are new", self.epoch)
         #: name -> metric of the last epoch; empty before the first
         self.figures: dict[str, float] = {}
         if self._saved is not None:
@@ -84,7 +84,7 @@ class TrialReporter:
         """
         if epoch <= self.epoch:
             raise TrialError(
-                f"a trial that has saved epoch {self.epoch} must go on with the next one; received: epoch {epoch}; "
+                f"a trial that has saved epoch {self.epoch} must continue with the next one; received: epoch {epoch}; "
                 f"{self._begins_by}"
             )
         found = {name: number for name, figure in figures.items() if (number := _number(figure)) is not None}

@@ -1,4 +1,4 @@
-"""Models that are trained together by steps of their own, such as a GAN: names for model modules."""
+"""Models that define their training steps and are trained together, such as a GAN: names for model modules."""
 
 from nnlo_opt.engine.models.composite import CompositeAdapter, CompositeModel, Figures, ModelPart, PartTrainer
 

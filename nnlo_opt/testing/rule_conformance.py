@@ -409,7 +409,7 @@ class UpdateRuleConformance:
     def test_every_batch_of_a_period_counts(self) -> None:
         rule = self.make()
         if rule.averages_every_batch or not rule.makes_local_steps:
-            pytest.skip("the workers make no steps of their own")
+            pytest.skip("the workers take no steps by themselves")
         updates = list[FloatVector]()
         for factor in (1.0, 2.0):
             team = self.team(n_workers=1, sync_every=3)

@@ -269,7 +269,8 @@ class SearchConformance:
         if self.leaves_failed_regions:  # only then it learns
             assert sum(state is TrialState.COMPLETE for state in history.states[20:]) >= 12
 
-    def test_a_constraint_that_begins_to_refuse_everything_is_reported(self) -> None:
+    def test_a_constraint_that_begins_to_refuse_everything_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("nnlo_opt.core.space.space.MOST_DRAWS", 1000)
         accepts = True
 
         def feasible(parameters: Point) -> bool:

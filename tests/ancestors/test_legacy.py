@@ -106,7 +106,7 @@ def test_models_in_the_words_of_keras_1_and_2_are_built(tmp_path):
 def test_a_script_of_mpi_learn_trains_as_it_is(tmp_path):
     done = run_legacy(tmp_path, HERE / "script_of_mpi_learn.py", "--epochs", "20").expect(0)
     said, trained = done.out.splitlines()
-    assert said.startswith("`elastic_lr=1.0` of Algo is left out")
+    assert said.startswith("`elastic_lr=1.0` of Algo is ignored")
     device, *metrics, loss = trained.split()
     assert (device, "'val_acc'," in metrics) == ("cpu", True)
     assert float(loss) < 0.6

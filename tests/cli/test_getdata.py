@@ -138,6 +138,7 @@ def test_fewer_samples(folder: Path, npz: str, get_data) -> None:
     assert len(values_in(out / "test_mnist.list")) == 5
 
 
+@pytest.mark.proof
 def test_auto_without_a_network_takes_the_bundled_digits(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], get_data
 ) -> None:

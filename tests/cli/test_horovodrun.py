@@ -52,7 +52,7 @@ def test_without_hosts_the_ranks_are_on_this_one():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("-np 3 -H pi1:2 python a.py", "Received: `-np 3`, and 2 slots on pi1. Give a host more, as `pi1:3`."),
+        ("-np 3 -H pi1:2 python a.py", "Received: `-np 3`, and 2 slots on pi1. Give a host more, such as `pi1:3`."),
         ("-np 3 -H pi1:two python a.py", "Received: 'pi1:two'."),
         ("-np 3 --hostfile none python a.py", "`--hostfile` must be a readable file."),
         ("-np 3 --hostfile f -H pi1:3 python a.py", "Give one of them."),
@@ -63,8 +63,8 @@ def test_without_hosts_the_ranks_are_on_this_one():
             "`--hostfile` must be a readable file. Received: not a regular file.",
         ),
         (f"-np 3 --hostfile {sys.executable} python a.py", "`--hostfile` must be a readable file."),
-        ('-np 3 --mpi-args="it\'s" python a.py', "`--mpi-args` must be words as a shell reads them."),
-        ("-np 3", "as `horovodrun -np 3 python train.py`."),
+        ('-np 3 --mpi-args="it\'s" python a.py', "`--mpi-args` must be words in the syntax of a shell."),
+        ("-np 3", "such as `horovodrun -np 3 python train.py`."),
         ("python a.py", "Received: -np None, command 'python a.py'."),
         ("-np three python a.py", "`-np` must be a whole number of ranks, at least 1. Received: three."),
         ("--gloo -np 2 python a.py", "Received: --gloo"),

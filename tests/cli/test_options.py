@@ -465,7 +465,7 @@ WITHOUT_MODEL = [("TrainingDriver", argv) for argv in ([], ["--epochs", "2"], ["
 @pytest.mark.parametrize(("program", "argv"), [*WITHOUT_MODEL, ("OptimizationDriver", ["--model", ""])])
 def test_a_command_without_a_model_is_refused_with_what_a_model_may_be(program, argv):
     sentence = refused(BOTH[program], argv)
-    assert "`--model` must name what to train" in sentence
+    assert "`--model` must name a model" in sentence
     assert "Received: nothing" in sentence
 
 

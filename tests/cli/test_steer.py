@@ -58,7 +58,9 @@ def test_a_constraint_is_asked_in_the_search_and_never_by_the_command(run, tmp_p
     with closing(RunLock(path, 0.0)):
         decline = threading.Timer(0.3, lambda: [file.unlink() for file in (path / "inbox").iterdir()])
         decline.start()
-        assert "which the search has refused; its output says why" in refused("enqueue", path, "n=8", "--wait", "60")
+        assert "which the search has refused; its output gives the reason" in refused(
+            "enqueue", path, "n=8", "--wait", "60"
+        )
         decline.join()
     assert not (tmp_path / "ran").exists()
 
@@ -90,7 +92,7 @@ def test_when_a_search_under_way_tries_the_point_is_said(run, tmp_path, printed)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["m=1"], "`m`, which is no parameter. Its parameters: lr, n, kind, depth."),
+        (["m=1"], "`m`, which is not a parameter. Its parameters: lr, n, kind, depth."),
         (["knd=a"], "Did you mean `kind`?"),
         (["n=10"], "n=10; it must be in Integer(1, 9)."),
         (["depth=1", "kind=a"], "`depth` is in a point only if"),
@@ -145,6 +147,6 @@ def test_a_request_names_the_process_that_holds_the_run_and_one_without_an_answe
     run()
     with closing(RunLock(tmp_path, 0.0)):
         assert tool.main(["stop", str(tmp_path), "0", "--wait", "0"]) == EXIT_FAILURE
-    assert "Asked for the end of trial 0" in capsys.readouterr().out
+    assert "Requested the end of trial 0" in capsys.readouterr().out
     (path,) = (tmp_path / "inbox").iterdir()
     assert json.loads(path.read_text()) == {"request": "Stop", "owner": this_process(), "trial": 0, "finish": False}

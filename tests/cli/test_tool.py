@@ -156,7 +156,7 @@ def test_report_writes_figures_into_the_folder_that_is_named(run, tmp_path, prin
 
 
 def test_a_run_without_trials_has_no_figures(run, printed):
-    assert "none, as no trial is complete" in printed("report", run([STARTED]), "--figures")
+    assert "none, because no trial is complete" in printed("report", run([STARTED]), "--figures")
 
 
 def test_a_report_that_cannot_be_written_is_refused_in_one_sentence(run, refused):
@@ -335,8 +335,8 @@ def test_a_table_that_is_piped_into_a_reader_that_has_left_makes_no_traceback(ru
     ("around", "command", "words"),
     [
         ("{} >&-", "tool list .", "Standard output must be open."),
-        ("{} > /dev/full", "tool list .", "at standard output or on a disk. Received: No space left on device."),
-        ("PYTHONUNBUFFERED=1 {} > /dev/full", "get_data --help", "at standard output or on a disk. Received: No space"),
+        ("{} > /dev/full", "tool list .", "write its output and files. Received: No space left on device."),
+        ("PYTHONUNBUFFERED=1 {} > /dev/full", "get_data --help", "write its output and files. Received: No space"),
         ("ulimit -n 20; {}", "optimization_driver --model mnist", "must be allowed 64 open files. Received: 20"),
         *(
             pytest.param(*case, marks=pytest.mark.proof)

@@ -49,8 +49,8 @@ def test_reports_and_the_value_of_a_trial_are_shown(tried):
         ("loss: 0.5,", ("--result-pattern", r"loss: (?P<value>\S+)"), "received: '0.5,', which is text"),
         ('{"value": NaN}', (), "must return a finite number as `value`; received: nan"),
         ('{"epoch": 1.5, "value": 1}', (), "whole numbers from 1; received: 1.5"),
-        ('{"value": 1}', ("--report-pattern", r"(?P<epoch>x)(?P<value>y)"), "`--report-pattern` fits no line"),
-        ('{"value": "1"}', (), "is no report, as its `value` is no number"),
+        ('{"value": 1}', ("--report-pattern", r"(?P<epoch>x)(?P<value>y)"), "`--report-pattern` matches no line"),
+        ('{"value": "1"}', (), "is not a report: its `value` is not a number"),
         ('{"value": 1, "figure_of_merit": 1}', (), "both `value` and `figure_of_merit`"),
         ('{"value": 1}', ("--objective", "a:min", "--objective", "b:max"), "must return a dict with `a`"),
     ],
@@ -67,7 +67,7 @@ def test_what_a_search_leaves_out_or_renumbers_is_said(tried):
     options = ("--report-pattern", r"epoch (?P<epoch>\d+): (?P<value>\S+)", "--result-pattern", r"best: (?P<value>\S+)")
     code, said = tried(text, *options)
     assert code == 0
-    assert "2 reports, 1 result. 1 report of an epoch that had been reported before left out." in said
+    assert "2 reports, 1 result. 1 report of an epoch that had already been reported: ignored." in said
     assert "Epochs begin with 0: a search shows each with 1 more." in said
     assert "figure_of_merit 0.1250, of the result." in said
 

@@ -121,7 +121,7 @@ def test_nothing_is_left_of_a_script_whose_supervisor_is_killed(tmp_path, monkey
         assert seen_within(30, lambda: not marked(number))
         launcher.run(2, [*words, "--opt-restore"], tmp_path)
     else:
-        assert "attempt 2 of 3: the command has ended by SIGKILL" in job.wait(60).out
+        assert "attempt 2 of 3: the command ended by SIGKILL" in job.wait(60).out
     (row,) = rows(tmp_path)
     assert (row["state"], row["attempt"]) == ("complete", "2")
     assert [event["counts"] for event in events_of(run, "AssignmentLost")] == [True]

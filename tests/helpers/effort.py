@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
+# A machine that stands still for a second is no fault of a test's.
+settings.register_profile("all", settings.default, suppress_health_check=[HealthCheck.too_slow])
 # `pytest --hypothesis-profile=some`, as `make test` has it: a tenth of all examples, which .ci/run tries.
-settings.register_profile("some", max_examples=10)
+settings.register_profile("some", settings.get_profile("all"), max_examples=10)
+settings.load_profile("all")
 _OF_ALL = 100
 
 

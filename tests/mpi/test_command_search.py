@@ -104,10 +104,10 @@ if how == "strange":
     print('{"epoch": 1, "value": 1, "other": 1%s}' % ("0" * 399))
 """
 REASONS = {
-    "code": "the command has ended with code 1; its output ends: the reason",
+    "code": "the command ended with code 1; its output ends: the reason",
     "killed": "its script was lost 3 times in a row (`--max-attempts`); the last time: the command ",
     "nan": "received: nan",
-    "nothing": "it has printed none; its output ends: Epoch 1 of 2 / loss 0.5 / {'eval_loss': 0.25}",
+    "nothing": "it printed none; its output ends: Epoch 1 of 2 / loss 0.5 / {'eval_loss': 0.25}",
     "port": "",
     "strange": "",
 }
@@ -205,7 +205,7 @@ def test_a_script_that_is_killed_on_one_rank_of_a_block_is_tried_again_whatever_
     (row,) = rows(tmp_path)
     assert (row["state"], row["attempt"]) == ("complete", "2")
     (line,) = [line for line in outcome.out.splitlines() if "attempt" in line]
-    assert "attempt 2 of 3: the command has ended by SIGKILL" in line
+    assert "attempt 2 of 3: the command ended by SIGKILL" in line
     (lost,) = launcher.events_of(tmp_path / "checkpoints/S", "AssignmentLost")
     assert lost["counts"]
 
@@ -367,7 +367,7 @@ def test_a_log_that_the_script_writes_ends_no_run_and_is_named(tmp_path):
     given = ("--command-folder", "here", "--command", "python train.py {x} run.log", "--num-iterations")
     launcher.run(1, command(tmp_path, script, LINE, *given, "1"), tmp_path)
     done = launcher.run(1, [*command(tmp_path, script, LINE, *given, "2"), "--opt-restore"], tmp_path)
-    assert "the command names have changed since the last start, which do not end a run: `run.log`." in done.out
+    assert "the command names have changed since the last start; the run continues: `run.log`." in done.out
     launcher.check_search(tmp_path / "checkpoints/S", 2)
 
 
@@ -456,8 +456,8 @@ def test_a_snapshot_of_a_try_by_hand_that_trials_write_is_named_with_the_remedy(
     (tmp_path / "snapshot").write_text('["0.5", "0.5"]')
     options = ("--num-iterations", "2", "--command", "python train.py {x}")
     out = launcher.run(1, command(tmp_path, SNAPSHOT, LINE, *options), tmp_path).out
-    assert "Trial 0: `snapshot` of the starting folder changed meanwhile, which all trials share." in out
-    assert "by `--command-own snapshot`." in out
+    assert "Trial 0: `snapshot` of the starting folder, which all trials share, changed meanwhile." in out
+    assert "`--command-own snapshot` gives each trial its own." in out
     assert mixed(tmp_path) == [1, 1], "this is why the line is printed"
 
 
@@ -477,7 +477,7 @@ def test_a_killed_trial_finds_its_own_snapshot_and_no_link_is_left(tmp_path, n_r
     (tmp_path / "hold").unlink()
     out = launcher.run(n_ranks, [*words, "--opt-restore"], tmp_path).out
     launcher.check_search(run, 4)
-    assert "the next attempt finds what the script had written" in out
+    assert "the next attempt finds the files that the script had written" in out
     assert mixed(tmp_path) == [0] * 4
     assert "`hold` is no longer in" in out
     assert left_in(tmp_path) == {"snapshot", *(f"rank-{rank}" for rank in range(len(block) or 1))}

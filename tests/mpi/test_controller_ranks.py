@@ -93,7 +93,7 @@ def test_a_mistake_of_one_rank_ends_all_with_a_sentence(tmp_path, name):
 @pytest.mark.proof
 def test_one_rank_is_too_few(tmp_path):
     outcome = run(1, tmp_path, "trains", 1)
-    assert "A controller needs at least one worker, on a rank of its own. Received: 1 rank." in outcome.err
+    assert "A controller needs at least one worker, on a separate rank. Received: 1 rank." in outcome.err
 
 
 def run_two_scripts(cwd: Path, controller: list[str], worker: list[str]) -> str:

@@ -12,7 +12,7 @@ import nnlo_opt
 from nnlo_opt.engine.runtime.environment import SESSION_FOLDER
 from nnlo_opt.testing.mpirun import ENVIRONMENT, find_mpirun
 from nnlo_opt.tools.doctor.examination import Examination
-from nnlo_opt.tools.launcher.job import lets_ranks_outlive_others
+from nnlo_opt.tools.launcher.job import has_ulfm
 from tests.helpers import launcher
 
 pytestmark = [pytest.mark.mpi, pytest.mark.proof]
@@ -30,7 +30,7 @@ n=$2; shift 2
 for i in $(seq $n); do "$@" & done; wait"""
 #: checks of the command
 NAMES = {"MPI", "ranks", "deaths", "cores", "threads", "folder", *QUICK, "GPUs", "leftovers"}
-needs_open_mpi = pytest.mark.skipif(not lets_ranks_outlive_others(find_mpirun() or ""), reason="needs Open MPI 5")
+needs_open_mpi = pytest.mark.skipif(not has_ulfm(find_mpirun() or ""), reason="needs Open MPI 5")
 
 
 @pytest.fixture
@@ -100,7 +100,12 @@ def test_mpich_beside_open_mpi_is_found_out(folder):
 @pytest.mark.parametrize(
     ("environment", "words", "check", "sentence"),
     [
-        ({"SLURM_JOB_NUM_NODES": "2"}, ["-n", "2"], "ranks", "use 1 of the 2 nodes that this job has. If the others"),
+        (
+            {"SLURM_JOB_NUM_NODES": "2"},
+            ["-n", "2"],
+            "ranks",
+            "use 1 of the 2 nodes that this job has. Unless the others",
+        ),
         ({"OMPI_ALLOW_RUN_AS_ROOT": ""}, [], "ranks", "Set `OMPI_ALLOW_RUN_AS_ROOT=1`"),
         ({"PRTE_MCA_rmaps_default_mapping_policy": ""}, ["-n", "999"], "ranks", "slot:oversubscribe`."),
         ({"OMPI_MCA_btl": "self"}, [], "ranks", "are unable to reach each other"),

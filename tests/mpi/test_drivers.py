@@ -69,6 +69,7 @@ def get_model():
 
 
 @pytest.mark.keras
+@pytest.mark.proof
 def test_a_compiled_model_trains_as_its_options_would_and_no_argument_is_dropped_in_silence(tmp_path, digits):
     (tmp_path / "compiled.py").write_text(COMPILED)
     (tmp_path / "plain.py").write_text(COMPILED.replace("model.compile", "''.format"))

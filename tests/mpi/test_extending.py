@@ -1,9 +1,12 @@
 """The page "Extending": its examples are short, run, pass the suites that it names, and are taken by the drivers."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import EntryPoint
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import nnlo_opt
 from nnlo_opt.app.run.options.making import training_options
 from nnlo_opt.app.run.options.space_checks import check_training, idle_options
 from nnlo_opt.core.update_rules.registry import RULES
+from nnlo_opt.engine.loading import installed as installed_parts
 from tests.helpers import launcher, linear_teams
 from tests.helpers.launcher import data_of, events_of
 from tests.helpers.loopback_team import LoopbackTeam
@@ -20,9 +24,11 @@ from tests.helpers.refusals import check_refused
 from tests.test_docs import FENCE, REPOSITORY
 
 PAGE = (REPOSITORY / "docs/guide/extending.md").read_text()
-TEXTS = [text for language, text in FENCE.findall(PAGE) if language == "python"]
+#: its files, and those of the transport, which has no option
+PAGES = PAGE + (REPOSITORY / "docs/reference/python.md").read_text().partition("### Transports\n")[2]
+TEXTS = [text for language, text in FENCE.findall(PAGES) if text.startswith("# ") and language == "python"]
 #: files of tests
-SUITES = ("test_mine.py", "test_sign.py")
+SUITES = ("test_mine.py", "test_sign.py", "test_folder_transport.py")
 #: name of a file, in its first line -> its text
 FILES = {re.match(r"# (\S+)\n", text)[1]: text for text in TEXTS}
 
@@ -57,6 +63,7 @@ def test_an_example_runs(files, name):
     subprocess.run([sys.executable, name], cwd=files, check=True, timeout=60, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.proof
 def test_examples_pass_the_suites_that_the_page_names(files):
     pytest_words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *SUITES]
     done = subprocess.run(pytest_words, cwd=files, check=False, timeout=120, capture_output=True, text=True)
@@ -99,7 +106,7 @@ HALVES = """
 from nnlo_opt.core.update_rules.allreduce import Allreduce
 from nnlo_opt.core.update_rules.downpour import Downpour, DownpourMaster
 from nnlo_opt.core.update_rules.rule import UpdateRule
-from sign import SignSgd
+from sign import SignMaster, SignSgd
 
 
 class Together(Allreduce):
@@ -158,6 +165,16 @@ class Clipping(Downpour):  # by messages alone: in shared memory `exchange_block
         return ClippingMaster(self.optimizer(options, n_weights))
 
 
+class StillMaster(SignMaster):
+    def apply(self, central, update, weight):
+        central = central - self.rate * update
+
+
+class Still(SignSgd):
+    def master_half(self, options, n_weights, n_workers):
+        return StillMaster(self.base_learning_rate(options))
+
+
 class NoUpdate(SignSgd):
     def worker_half(self, options, n_weights):
         half = super().worker_half(options, n_weights)
@@ -194,7 +211,7 @@ def test_the_update_rule_trains(files, monkeypatch, shares, workers):
         ("FILE.py:CLASS", "no such file"),
         ("nowhere.py:SignSgd", "no such file"),
         ("sign.py:Sign", "no such class"),
-        ("sign.py:SignMaster", r"made by `CLASS()`"),
+        ("sign.py:SignMaster", r"created by `CLASS()`"),
         ("worse_half.py:WorseHalf", "`nnlo_opt.extend.UpdateRule` with a `name`"),
         ("halves.py:NoName", "`nnlo_opt.extend.UpdateRule` with a `name`"),
     ],
@@ -211,6 +228,7 @@ def test_what_is_no_update_rule_is_refused(files, mode, words):
         ("NoWorker", "ZeroDivisionError: "),
         ("NoUpdate", "by `finish` of its worker, a float32 vector that `apply` takes. Received: None of"),
         ("Doubles", "Received: float64 of shape (2,) for (2,) of"),
+        ("Still", "change `central` or a vector of its `memory` in place by `apply`"),
     ],
 )
 def test_a_rule_without_its_halves_or_updates_is_refused_before_it_trains(files, name, words):
@@ -299,41 +317,43 @@ def test_the_model_adapter_is_trained_by_the_driver(files, printed):
     assert np.allclose(np.fromfile("checkpoints/run/best_model.weights", np.float32), [1, 2, 3, 4], atol=0.05)
 
 
-#: an exporter and a pruner, beside the algorithm and the rule of the page, in the module of a package
-LINES = """
+#: a pruner, beside the algorithm, the rule and the exporter of the page, in the module of a package
+PARTS = """
 from climb import Climb
-from nnlo_opt.extend import Decision, Pruner, Verdict, atomic_write
+from json_lines import JsonLines
+from nnlo_opt.extend import Decision, Pruner, Verdict
 from sign import SignSgd
 
 
 class Even(Pruner):
     def decide(self, trial, fold, epoch, reports):
         return Decision(Verdict.GO_ON if trial % 2 == 0 else Verdict.PRUNE, reason="odd")
-
-
-class Lines:
-    target, is_file = "trials.txt", True
-
-    def __init__(self, target, run_name):
-        self.target, self.run_name = target, run_name
-
-    def take(self, events, ledger):
-        atomic_write(self.target, f"{self.run_name}: {len(ledger.trials)} trials\\n")
 """
-GROUPS = {"search_algorithms": "Climb", "update_rules": "SignSgd", "exporters": "Lines", "pruners": "Even"}
+GROUPS = {"search_algorithms": "Climb", "update_rules": "SignSgd", "exporters": "JsonLines", "pruners": "Even"}
 
 
 def installed(folder, version):
     """Lay out a package as pip would; its folder is to be in PYTHONPATH."""
-    for name in ("climb.py", "sign.py", "linear.py", "linear_model.py"):
+    for name in ("climb.py", "sign.py", "json_lines.py", "linear.py", "linear_model.py"):
         (folder / name).write_text(FILES[name])
-    (folder / "nnlo_parts.py").write_text(LINES)
+    (folder / "nnlo_parts.py").write_text(PARTS)
     info = folder / "nnlo_parts.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: nnlo-parts\nVersion: {version}\n")
     entries = [f"[nnlo_opt.{group}]\nmine = nnlo_parts:{name}\n" for group, name in GROUPS.items()]
     entries.append("[nnlo_opt.frameworks]\nlinear = linear_model\n")
     (info / "entry_points.txt").write_text("".join(entries))
+
+
+def test_the_project_of_the_page_installs_what_the_page_writes(files, monkeypatch):
+    (text,) = (text for language, text in FENCE.findall(PAGE) if language == "toml")
+    project = tomllib.loads(text)
+    groups = project["project"]["entry-points"]
+    points = [EntryPoint(name, value, group) for group in groups for name, value in groups[group].items()]
+    monkeypatch.syspath_prepend(str(files))
+    assert [point.load().__name__ for point in points] == ["Climb", "SignSgd", "JsonLines"]
+    assert {point.module for point in points} == {*project["tool"]["setuptools"]["py-modules"]}
+    assert groups.keys() <= {*installed_parts.GROUPS}
 
 
 @pytest.fixture
@@ -360,7 +380,8 @@ def test_an_installed_package_brings_its_parts_to_a_search(here, network, digits
     launcher.run(3, [*search, "--opt-restore"], here)
     assert [event["trial"] for event in events_of(here / "run", "TrialPruned")] == [1]
     assert [event["trial"] for event in events_of(here / "run", "TrialCompleted")] == [0, 2]
-    assert (here / "run/trials.txt").read_text() == "run: 3 trials\n"
+    exported = [json.loads(line) for line in (here / "run/trials.jsonl").read_text().splitlines()]
+    assert [line["state"] for line in exported] == ["complete", "pruned", "complete"]
     started = events_of(here / "run", "RunStarted")[0]
     assert started["identity"]["training"]["mode"].startswith("mine of nnlo-parts 1.0 (")
     installed(package, "1.1")

@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from nnlo_opt.app.reporting.results import read_ledger
-from tests.helpers import launcher, objectives
+from tests.helpers import launcher, networks, objectives
 from tests.helpers.launcher import events_of
 from tests.helpers.objective_runs import DRIVER, launch
 
@@ -140,9 +140,9 @@ def test_a_trial_that_kills_its_rank_each_time_fails_and_the_search_continues(tm
 
 
 @pytest.mark.proof
-@pytest.mark.keras
 def test_a_preempted_training_has_a_checkpoint_and_continues_by_restore(tmp_path, digits):
-    command = ["TrainingDriver", "--model", "mnist", "--epochs", "12", "--trial-name", "L"]
+    (tmp_path / "model.py").write_text(networks.NETWORKS["dense"].slow)
+    command = ["TrainingDriver", "--model", "model.py", "--epochs", "12", "--trial-name", "L"]
     command += ["--checkpoint-interval", "12", *launcher.data_of(digits)]
     job = launcher.start(1, ["nnlo-opt", "launch", "-n", "3", "--", *command], tmp_path)
     job.wait_for(tmp_path / RUN, "EpochEnded", 1)

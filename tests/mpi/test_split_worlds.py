@@ -126,6 +126,6 @@ def test_the_launcher_names_the_guards_of_the_version_that_started_no_rank(folde
     (folder / "mpirun").write_text(FULL)
     done = run(["nnlo-opt", "launch", "-n", "3", "--mpirun", str(folder / "mpirun"), "--", *SEARCH], folder)
     assert done.returncode == 1
-    assert done.stderr.count("Open MPI 4.1.4 starts no rank as root, nor more ranks than slots") == 1
+    assert done.stderr.count("By default Open MPI 4.1.4 starts no ranks as root, and no more ranks than slots") == 1
     assert "OMPI_MCA_rmaps_base_oversubscribe=1" in done.stderr
     assert "PRTE_MCA" not in done.stderr

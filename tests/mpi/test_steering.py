@@ -51,7 +51,7 @@ def test_a_search_is_steered_by_another_process_and_continues_after_a_stop(tmp_p
     said = capsys.readouterr().out
     assert "Trial 0 has ended: pruned, stopped by `nnlo-opt stop`." in said
     assert f"Enqueued x=0.125: trial {trial} tries it." in said
-    assert "ends within `--grace`, and an objective that has not returned by then begins again" in ask("stop")
+    assert "ends within `--grace`, and an objective that has not returned by then starts over" in ask("stop")
     out = job.wait(90, code=75).out
     assert "Enqueued: x=0.125." in out
     assert "Search interrupted: stopped by `nnlo-opt stop`" in out

@@ -20,7 +20,7 @@ def command(folder: Path, seconds: float, *options: str) -> list[str]:
 def test_a_block_that_is_stuck_ends_the_search_which_continues_without_that_trial(tmp_path):
     options = ["--checkpoint", "S", "--opt-restore", "--trial-timeout", "2"]
     outcome = launcher.run(3, command(tmp_path, 1000, *options), tmp_path, code=1)
-    assert "Block 1 is stuck in code of the model" in outcome.err
+    assert "Block 1 is stuck in the model's code" in outcome.err
     assert "Traceback" not in outcome.err
     ledger = read_ledger(tmp_path / "checkpoints/S")
     assert ledger.trials[0].reason == "it took longer than `--trial-timeout`, 2 s"

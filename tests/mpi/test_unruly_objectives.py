@@ -62,7 +62,7 @@ def test_what_no_run_survives_ends_it_with_a_sentence(tmp_path, monkeypatch, n_r
         assert not run.exists()
         return
     said = outcome.err if n_ranks == 1 else (run / f"logs/rank-{rank + 1:05d}.log").read_text()
-    assert said.count("must close only file descriptors that it has opened") == 1
+    assert said.count("must close only file descriptors that it opened itself") == 1
     assert read_ledger(run).trials[0].state == "complete"
     assert json.loads((run / "config.json").read_text())
     monkeypatch.setenv("UNRULY", "nothing")

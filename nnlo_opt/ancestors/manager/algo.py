@@ -88,7 +88,7 @@ class Algo:
         self.elastic_force = elastic_force
         if optimizer is None and self.mode != "easgd":
             raise ConfigurationError(
-                f"`optimizer` of Algo must be named in mode {mode!r}. Received: None. Take sgd, adam, rmsprop or "
+                f"`optimizer` of Algo must be named in mode {mode!r}. Received: None. Use sgd, adam, rmsprop or "
                 "adadelta."
             )
         known = _OPTIONS_OF_GEM if optimizer == "gem" else _OPTIONS

@@ -17,8 +17,8 @@ from nnlo_opt.ancestors.manager.data import Data
 from nnlo_opt.ancestors.manager.model import ModelBuilder
 from nnlo_opt.ancestors.manager.settings import Settings
 from nnlo_opt.ancestors.manager.training import Manager
+from nnlo_opt.core.base.errors import check_whole
 from nnlo_opt.core.base.files import atomic_write
-from nnlo_opt.core.space.values import check_whole
 
 
 class MPIManager(Manager):

@@ -194,7 +194,7 @@ class GeneratedWorkload(ManagerWorkload):
         if mine.is_empty or not mine.n_samples:
             raise TrialError(
                 f"Every worker must have at least one batch. Received: none for worker {start.worker} of "
-                f"{start.n_workers}. Take fewer ranks, or more data."
+                f"{start.n_workers}. Use fewer ranks, or more data."
             )
         stream = self._stream = GeneratedStream(self._generator(mine), mine.n_samples)
         stream.peek()  # before random numbers are seeded for the model
@@ -296,5 +296,5 @@ def _check_pool(train: Pool, n_shares: int, n_fold: int) -> None:
             unit = "file with samples" if train.by_files else "batch"
             raise ConfigurationError(
                 f"Every worker must have at least one {unit}. Received: {len(pool.sizes or ())} for {n_shares} "
-                f"workers{' in a fold' * (n_fold > 1)}. Take fewer ranks, or give more data."
+                f"workers{' in a fold' * (n_fold > 1)}. Use fewer ranks, or more data."
             )

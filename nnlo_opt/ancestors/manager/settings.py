@@ -11,10 +11,9 @@ from nnlo_opt.ancestors.manager.model import ModelBuilder
 from nnlo_opt.app.run.options.checks import check_teams
 from nnlo_opt.app.run.options.space_checks import check_training
 from nnlo_opt.app.run.options.values import DataOptions, Options
-from nnlo_opt.core.base.errors import ConfigurationError
+from nnlo_opt.core.base.errors import ConfigurationError, check_whole
 from nnlo_opt.core.comm.topology import Team, Topology, plan_single_block
 from nnlo_opt.core.coordinator.instructions import SearchPlan
-from nnlo_opt.core.space.values import check_whole
 from nnlo_opt.core.trials.run_directory import RunRequest
 from nnlo_opt.core.update_rules.registry import RULES
 from nnlo_opt.engine.data.lists import located, read_list

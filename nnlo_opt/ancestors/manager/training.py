@@ -22,7 +22,7 @@ from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.safe_path import discard
 from nnlo_opt.core.models.adapter import EpochCallbacks
-from nnlo_opt.core.training.history import in_reference_form
+from nnlo_opt.core.training.history import as_nnlo_history
 from nnlo_opt.core.trials.checkpoint import fold_directory, load_weights
 from nnlo_opt.core.trials.events import AssignmentFailed, Event
 from nnlo_opt.core.trials.ledger import Ledger
@@ -216,4 +216,4 @@ class Manager:
 
     def _history_of(self, outcome: FoldOutcome) -> dict[str, Any]:
         arguments: Mapping[str, Any] = {**self._options.training.to_json(), **self.algo.get_config()}
-        return {**in_reference_form(outcome.history, outcome.n_ranks), "args": arguments}
+        return {**as_nnlo_history(outcome.history, outcome.n_ranks), "args": arguments}

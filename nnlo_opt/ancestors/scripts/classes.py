@@ -46,8 +46,8 @@ class Algo(nnlo_opt.Algo):
             value = given.pop(name, None)
             if value and given.get("mode") == "easgd":
                 say(
-                    f"`{name}={value}` of Algo is left out, as NNLO and mpi_learn never used it; "
-                    "`worker_optimizer_params` sets the learning rate of the workers' own steps."
+                    f"`{name}={value}` of Algo is ignored, because NNLO and mpi_learn never used it; "
+                    "`worker_optimizer_params` sets the learning rate of the workers' local steps."
                 )
         if given.get("loss") == "dummy":  # as in NNLO's documentation of its GAN
             given["loss"] = None
@@ -228,7 +228,8 @@ class GANModelBuilder(nnlo_opt.ModelBuilder):
         self.model_parameters, self.device = dict[str, Any](), device_name
         if weights:
             raise ConfigurationError(
-                f"`weights` of GANModelBuilder must be left out, as NNLO's networks were others. Received: {weights!r}."
+                "`weights` of GANModelBuilder must be left out, because NNLO's networks were different. Received: "
+                f"{weights!r}."
             )
 
     def set_params(self, **parameters: Any) -> None:
@@ -244,7 +245,7 @@ class GANModel:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ConfigurationError(
-            "A script must build NNLO's GAN by `GANModelBuilder`. Received: GANModel or GANBuilder. Search its "
+            "A script must build NNLO's GAN with `GANModelBuilder`. Received: GANModel or GANBuilder. Search its "
             "parameters by `OptimizationDriver --example gan`."
         )
 

@@ -227,7 +227,7 @@ class _Loader(importlib.abc.Loader):
 
         def __getattr__(name: str) -> Any:
             if name not in table:
-                known = f"It has {', '.join(table)}." if table else "It has no names of its own."
+                known = f"It has {', '.join(table)}." if table else "It defines no names."
                 raise AttributeError(f"`{module.__name__}` has no {name!r} under `nnlo-opt run-legacy`. {known}")
             return getattr(importlib.import_module(_HOMES.get(name, _CLASSES)), name)
 

@@ -98,7 +98,7 @@ class ProcessBlock:
     def _build(self, **point: Any) -> Any:
         builder = self._provider.builder(*(point[parameter.name] for parameter in self._provider.parameters))
         if builder is None:
-            raise TrialError(f"A builder must make a model of every point. Received: none for {point}.")
+            raise TrialError(f"A builder must return a model for every point. Received: none for {point}.")
         return builder.build_model()
 
 

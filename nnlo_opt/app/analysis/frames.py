@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.trials import events as ev
-from nnlo_opt.core.trials.identity import Parameter
+from nnlo_opt.core.trials.identity import ParameterFacts
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import AssignmentEnd, Trial, TrialState
 
@@ -41,7 +41,7 @@ def trials_frame(ledger: Ledger) -> "Frame":
     frame = results_frame(ledger)
     declared = {parameter.name: parameter for parameter in ledger.identity.parameters}
     for name in parameter_names(ledger):
-        frame[f"p:{name}"] = _parameter_column(ledger.trials, name, declared.get(name, Parameter(name=name)))
+        frame[f"p:{name}"] = _parameter_column(ledger.trials, name, declared.get(name, ParameterFacts(name=name)))
     return _typed(frame)
 
 
@@ -131,7 +131,7 @@ def _typed(frame: "Frame") -> "Frame":
     return frame.astype({name: known.get(name, "float64") for name in frame.columns if not name.startswith("p:")})
 
 
-def _parameter_column(trials: list[Trial], name: str, declared: Parameter) -> "Series":
+def _parameter_column(trials: list[Trial], name: str, declared: ParameterFacts) -> "Series":
     """Return the values of a parameter; `declared`: its declaration, without a kind if not in the search space."""
     import pandas
 

@@ -73,7 +73,7 @@ def check_meaning(given: Mapping[str, Any]) -> None:
     for name in ("mode", "objective"):
         if isinstance(value := given.get(name), str) and (direction := direction_named(value)):
             raise ConfigurationError(
-                f'`{name}` is no direction. Received: {value!r}. Write it as `direction="{direction}"`.'
+                f'`{name}` is not a direction. Received: {value!r}. Write it as `direction="{direction}"`.'
             )
     for name in ("direction", "objective"):
         value = given.get(name)

@@ -138,7 +138,7 @@ class Results:
     def hyper_opt(self) -> str:
         """Name of the search algorithm, and the reason if `hyper_opt="auto"` chose it."""
         settings = self.ledger.settings
-        because = f" (auto, as {settings.hyper_opt_because})" * bool(settings.hyper_opt_because)
+        because = f" (auto, because {settings.hyper_opt_because})" * bool(settings.hyper_opt_because)
         return f"{settings.hyper_opt}{because}"
 
     @property
@@ -250,7 +250,7 @@ class Results:
         """
         found = effects_data(self.ledger, space_of(self.ledger))
         if "effects" not in found:
-            raise ConfigurationError(f"The importance of parameters must be estimated. Received: {found['why']}")
+            raise ConfigurationError(f"The importance of parameters must be measurable. Received: {found['why']}")
         return frames.importance_frame({effect["name"]: effect["importance"] for effect in found["effects"]})
 
     def _view(self, title: str, state: RunState) -> str:
@@ -459,8 +459,8 @@ class SearchResult(Results):
         """Return the trained model of the best trial, ready to predict; ConfigurationError if there is none."""
         if self.directory is None:
             raise ConfigurationError(
-                "A search must keep its run to have a best model. Received: one without `checkpoint`. Name a run, as "
-                '`checkpoint="mine"`.'
+                "A search must keep its run to have a best model. Received: one without `checkpoint`. Name a run, "
+                'such as `checkpoint="mine"`.'
             )
         return Run(self.directory).best_model()
 

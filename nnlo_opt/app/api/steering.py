@@ -146,7 +146,7 @@ class SearchView:
             said = counts_from_0_text(ledger.assignments[event.assignment].trial).capitalize()
             warnings.warn_explicit(f"{said}.", SearchWarning, *self._place)
         if isinstance(event, ev.TrialFailed) and self._failure is None:
-            self._failure = f"Trial {event.trial} has failed, and the search goes on: {event.reason}"
+            self._failure = f"Trial {event.trial} has failed, and the search continues: {event.reason}"
         if self._has_line:
             from nnlo_opt.app.reporting.watch import SearchBar
 

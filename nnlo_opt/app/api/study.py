@@ -137,8 +137,8 @@ class Study(Steering):
             return None
         if not self._assigned and len(self._under_way) == len(self._ranks):
             raise ConfigurationError(
-                f"At most `n_parallel` trials may be under way. Received: a question with {len(self._under_way)} under "
-                "way; tell a value first, or raise `n_parallel`."
+                "At most `n_parallel` trials may be unfinished. Received: a call of `ask` with "
+                f"{len(self._under_way)} unfinished; call `tell` first, or raise `n_parallel`."
             )
         self._n_wanted = len(self._under_way) + len(self._assigned) + (not self._assigned)
         self._turn()
@@ -257,8 +257,7 @@ class Study(Steering):
             if known is trial:
                 return rank
         raise ConfigurationError(
-            "A value must be for a trial that this study was asked for and that has not ended. Received: "
-            f"{trial!r}; hand over what `ask` has returned."
+            f"`tell` takes an unfinished trial of this study. Received: {trial!r}; pass a trial that `ask` returned."
         )
 
     @in_python()

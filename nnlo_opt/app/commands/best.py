@@ -149,8 +149,8 @@ def ensemble(parser: Parser, argv: Sequence[str]) -> None:
         ["ensemble", *(f"{value:.6g}" for value in ensemble.figures)],
     ]
     n_select, n_judge = ensemble.n_samples
-    print(f"Of {n_select + n_judge:,} validation samples, {n_select:,} select and {n_judge:,} judge.")
-    print(f"\n{text_table('', ['model', 'by those that select', 'by those that judge'], rows, left=True)}\n")
+    print(f"Of {n_select + n_judge:,} validation samples, {n_select:,} are for selecting and {n_judge:,} for judging.")
+    print(f"\n{text_table('', ['model', 'when selecting', 'when judging'], rows, left=True)}\n")
     gain = ensemble.single_figures[1] - ensemble.figures[1]
-    print(f"Gain by the samples that have not selected: {-gain if direction == 'max' else gain:.4g}.")
+    print(f"Gain on the samples not used for selecting: {-gain if direction == 'max' else gain:.4g}.")
     print(f"Saved `{ensemble.path}`.")

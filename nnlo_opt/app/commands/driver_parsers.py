@@ -62,7 +62,7 @@ DRIVERS: Mapping[str, tuple[str, tuple[Option, ...]]] = {
     "TrainingDriver": _TRAINING,
     _MPI_DRIVER: _TRAINING,
     GAN_DRIVER: (
-        "Train the GAN of calorimeter showers, as TrainingDriver trains a model.",
+        "Train the GAN of calorimeter showers, like TrainingDriver trains a model.",
         # Its model is built in, so `--model`, which NNLO's command lines contain, is not a common option.
         (
             *(replace(option, common=option.common and option.name != "model") for option in TRAINING_OPTIONS),
@@ -121,7 +121,7 @@ def given_of(program: str, argv: Sequence[str]) -> tuple[dict[str, Any], list[st
         if name in given:
             flag = f"--{name.replace('_', '-')}"
             text = given.pop(name)
-            remarks.append(f"`{flag} {text}` is left out, as mpi_learn never used it; TrainingDriver does.")
+            remarks.append(f"`{flag} {text}` is ignored, because mpi_learn never used it; TrainingDriver does.")
     if program == GAN_DRIVER:
         return _for_gan(given, remarks)
     if not is_search:
@@ -137,9 +137,9 @@ def _for_gan(given: Mapping[str, Any], remarks: Sequence[str]) -> tuple[dict[str
     rest = {name: value for name, value in given.items() if name not in {option.name for option in GAN_OPTIONS}}
     remarks = [*remarks]
     if given.get("model", GAN) != GAN:
-        remarks.append(f"`{given['model']}` is not read: {GAN_DRIVER} trains the built-in model `{GAN}`.")
+        remarks.append(f"`{given['model']}` is ignored: {GAN_DRIVER} trains the built-in model `{GAN}`.")
     if rest.pop("loss", None):
-        remarks.append("`--loss` is not read: the GAN has three losses of its own.")
+        remarks.append("`--loss` is ignored: the GAN has its own three losses.")
     if not given.keys() & {"optimizer", "worker_optimizer"}:
         rest["worker_optimizer"] = _OPTIMIZER
     return rest | {"model": GAN}, remarks

@@ -20,7 +20,8 @@ from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.start.earlier import ledger_of
 from nnlo_opt.app.run.workload.workload import ModuleWorkload
 from nnlo_opt.core.base.errors import ConfigurationError
-from nnlo_opt.core.training.options import TRAIN_PREFIX, model_parameters
+from nnlo_opt.core.space.space import TRAIN_PREFIX
+from nnlo_opt.core.training.options import model_parameters
 from nnlo_opt.core.trials.checkpoint import fold_directory
 from nnlo_opt.core.trials.kept_weights import weights_of
 from nnlo_opt.core.trials.ledger import Ledger
@@ -98,7 +99,7 @@ def best_model(parser: Parser, argv: Sequence[str]) -> None:
     run, ledger = arguments.run, read_ledger(arguments.run)
     trial = _trial(run, ledger, "")
     if ledger.identity.data is None and (saves := weights_of(run, trial)):
-        print(fitted(f"Trial {trial.number} has saved itself last in {', '.join(f'`{path}`' for path in saves)}."))
+        print(fitted(f"Trial {trial.number} last saved itself in {', '.join(f'`{path}`' for path in saves)}."))
         return
     models = TrainedModels(run, ledger, arguments.model)
     fold = best_fold(trial, ledger.direction) if trial.folds else 0
@@ -130,7 +131,7 @@ def _given(run: Path, ledger: Ledger, before: tuple[Path, ...] = ()) -> dict[str
         source, before = _named(given["from_run"])[0].resolve(), (*before, run.resolve())
         if source in before:
             raise ConfigurationError(
-                f"`--from-run` must lead to a run that has begun without it. Received: `{source}`, which leads back to "
+                f"`--from-run` must lead to a run that began without it. Received: `{source}`, which leads back to "
                 "itself. Name another run, or `--model` and the data themselves."
             )
         given = _given(source, ledger_of(source, "--from-run"), before) | given

@@ -72,7 +72,7 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
     name_help = "data set; 3d is showers; from-arrays X.npy Y.npy has its own --help"
     parser.add_argument("name", choices=DATA_SETS, help=name_help)
     parser.add_argument(
-        "n_files", nargs="*", type=whole_number, help="numbers of training and test files, as the two options"
+        "n_files", nargs="*", type=whole_number, help="numbers of training and test files, like the two options"
     )
     values = parser.values(argv, mixed=True)
     if len(values.n_files) > 2 or min(values.n_files, default=1) < 1:

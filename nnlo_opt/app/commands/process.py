@@ -68,5 +68,5 @@ def checked_output() -> Iterator[None]:
             sys.exit(EXIT_OK)
         what = f"Received: {error.strerror or error}. Free some space, or send the output elsewhere."
         with suppress(OSError):
-            print(f"What a command writes must arrive, at standard output or on a disk. {what}", file=sys.stderr)
+            print(f"A command must be able to write its output and files. {what}", file=sys.stderr)
         sys.exit(EXIT_WRONG_REQUEST)

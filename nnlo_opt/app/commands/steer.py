@@ -80,7 +80,7 @@ def enqueue(parser: Parser, argv: Sequence[str]) -> None:
     elif is_taken and space.constraint is not None:
         raise ConfigurationError(
             f"A point must be one that the constraint of the search space accepts. Received: {point_text(point)}, "
-            "which the search has refused; its output says why. Give other values."
+            "which the search has refused; its output gives the reason. Give other values."
         )
     elif not is_at_work:
         how = f"nobody works on `{run}` now, so the next start tries it first"
@@ -136,14 +136,14 @@ def stop(parser: Parser, argv: Sequence[str]) -> int | None:
     what = f"`{run}`" if arguments.trial is None else f"trial {arguments.trial} of `{run}`"
     if not _waited(arguments.wait, lambda: not path.exists()):
         print(
-            f"Asked for the end of {what}; process {owner.get('pid')} on {owner.get('host')} has not answered in "
-            f"{arguments.wait:g} s, and still finds the request in `{path}`."
+            f"Requested the end of {what}. Process {owner.get('pid')} on {owner.get('host')} has not answered in "
+            f"{arguments.wait:g} s; the request remains in `{path}`."
         )
         return EXIT_FAILURE
     if arguments.trial is None:
         how = "after the trials under way" if arguments.finish else "as soon as its trials have a checkpoint"
         if not arguments.finish and ledger.identity.data is None:
-            how = "within `--grace`, and an objective that has not returned by then begins again"
+            how = "within `--grace`, and an objective that has not returned by then starts over"
         print(f"{what} ends {how}; `--opt-restore` (a training: `--restore`) resumes it.")
     else:
         trial = read_ledger(run).trials[arguments.trial]

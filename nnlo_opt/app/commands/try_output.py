@@ -103,16 +103,16 @@ class _Trial:
             self._failure = str(error)
         said = [f"{counted(self._n_reports, 'report')}, {counted(self._n_results, 'result')}."]
         if self._n_repeated:
-            said.append(f"{counted(self._n_repeated, 'report')} of an epoch that had been reported before left out.")
+            said.append(f"{counted(self._n_repeated, 'report')} of an epoch that had already been reported: ignored.")
         if self._count.is_from_0:
             said.append("Epochs begin with 0: a search shows each with 1 more.")
-        said += [f"`{option}` fits no line." for option in sorted(self._output.unfitted)]
+        said += [f"`{option}` matches no line." for option in sorted(self._output.unfitted)]
         if self._output.remark:
             said.append(f"{self._output.remark[0].upper()}{self._output.remark[1:]}.")
         if self._failure:
             said.append(f"A trial would fail: {self._failure}.")
         else:
-            what = "result" if self._output.is_final else "last report, as there is no result"
+            what = "result" if self._output.is_final else "last report, because there is no result"
             values = finished.objectives or {self._comparison.objectives[0].name: finished.figure_of_merit}
             said.append(f"A trial would have {metrics_text(values)}, of the {what}.")
         return " ".join(said), EXIT_FAILURE if self._failure or self._output.unfitted else EXIT_OK

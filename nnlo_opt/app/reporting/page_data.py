@@ -122,7 +122,7 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
     facts = {
         "seed": identity.seed,
         "search algorithm": settings.hyper_opt or None,
-        "chosen by auto, as": settings.hyper_opt_because or None,
+        "chosen by auto, because": settings.hyper_opt_because or None,
         "blocks of the last start": ledger.sessions[-1].n_blocks if ledger.sessions else None,
         "ranks of a block": settings.block_size,
         "model": identity.model.source or None,
@@ -154,8 +154,8 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
 def _trial(trial: Trial, ledger: Ledger) -> dict[str, Any]:
     row = row_of(trial, ledger) | {"state": trial.standing}
     return {name: row[name] for name in ("state", "epochs", "n_folds", "attempt", "block")} | {
-        "figure": row["figure_of_merit"],
-        "std": row["figure_of_merit_std"],
+        "figure": trial.figure_of_merit,
+        "std": trial.figure_of_merit_std,
         "so_far": trial.figure_so_far,
         "origin": trial.origin,
         "begins_s": row["assigned_at_s"],

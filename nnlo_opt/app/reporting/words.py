@@ -56,7 +56,7 @@ def outcome_for_block(n_alive: int, n_ranks: int) -> str:
     if n_ranks:
         spare = f", {n_alive - n_ranks} spare" * (n_alive > n_ranks)
         return f"the block continues with {n_ranks} rank{'s' * (n_ranks > 1)}{spare}"
-    return f"the block is spare, as its last {n_alive} cannot train" if n_alive else "the block is lost"
+    return f"the block is spare, because its last {n_alive} cannot train" if n_alive else "the block is lost"
 
 
 def losses_text(ledger: Ledger) -> str:
@@ -75,10 +75,10 @@ def best_expected_text(ledger: Ledger) -> str:
     if expected is None:
         return ""
     if expected is best:
-        return "Best expected, as figures of merit are noisy: the same trial"
+        return "Best expected, because figures of merit are noisy: the same trial"
     at = f", at {point_text(expected.point)}" * bool(expected.point)
     figure = f"figure of merit {expected.figure_of_merit:.6g}"
-    return f"Best expected, as figures of merit are noisy: trial {expected.number}, {figure}{at}"
+    return f"Best expected, because figures of merit are noisy: trial {expected.number}, {figure}{at}"
 
 
 def constraints_text(ledger: Ledger) -> str:

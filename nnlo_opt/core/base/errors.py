@@ -3,6 +3,8 @@
     NnloError
     ├── ConfigurationError   invalid request: one sentence, exit code 2, nothing was trained
     ├── TrialError           this trial failed: recorded in the journal, and the search continues
+    │   ├── MisuseError          user code breaks a rule at every point
+    │   └── LostAttemptError     lost by chance: the trial is tried again
     ├── JournalError         damaged or foreign journal: exit code 2, the file is not changed
     │   └── UnreadableEventError   an event has a value that is never written
     ├── CheckpointError      damaged checkpoint: an older one is used, or training starts afresh
@@ -149,8 +151,8 @@ class BrokenProcessError(NnloError):
 
     def __init__(self) -> None:
         super().__init__(
-            "A model or an objective must close only file descriptors that it has opened. Received: a process whose "
-            "journal, messages or MPI were closed, so that it cannot continue. Correct the code, then add "
+            "A model or an objective must close only file descriptors that it opened itself. Received: a process "
+            "whose journal, messages or MPI were closed, so that it cannot continue. Correct the code, then add "
             f"`{spelled('opt_restore', True)}` to resume: finished trials are in the journal."
         )
 
@@ -182,6 +184,13 @@ def require_known(what: str, name: object, known: Iterable[str]) -> None:
         raise ConfigurationError(f"{what} must be one of {', '.join(names) or 'none'}. Received: {name!r}.{hint}")
 
 
+def check_whole(name: str, value: object, unit: str = "") -> None:
+    """Raise ConfigurationError unless the option `name` is a whole number of at least 1, counted in `unit`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        counted = f"a whole number{f' of {unit}' * bool(unit)}, at least 1"
+        raise ConfigurationError(f"`{name}` must be {counted}. Received: {value!r}.")
+
+
 #: names of something else, although similar to names of ours
 _OTHER_THINGS = {"adamw", "adamax", "nadam", "n_iter", "n_random_starts", "resources", "validation_split"}
 
@@ -200,7 +209,7 @@ def refuse_forked(pid: int, what: str, remedy: str) -> None:
     """Raise ConfigurationError in a forked child: unless this is process `pid`, which opened `what`."""
     if os.getpid() != pid:
         raise ConfigurationError(
-            f"{what} belongs to the process that has opened it. Received: a call in process {os.getpid()}, which was "
+            f"{what} belongs to the process that opened it. Received: a call in process {os.getpid()}, which was "
             f"forked from process {pid}. {remedy}"
         )
 

@@ -127,7 +127,7 @@ def without_checksum(text: str | bytes, unchecked: Set[str] | None = None) -> di
     """
     data = parse_object(text)
     if data.keys() != unchecked and data.pop("crc", None) != _checksum(data):
-        raise ValueError("its checksum does not agree")
+        raise ValueError("its checksum does not match")
     return data
 
 
@@ -139,7 +139,7 @@ def parse_object(text: str | bytes, **readers: Any) -> dict[str, Any]:
     """Parse a JSON object; ValueError as for `parse_json`, or if `text` is another kind of JSON."""
     data = parse_json(text, **readers)
     if not isinstance(data, dict):
-        raise ValueError("it is no object of JSON")
+        raise ValueError("it is not a JSON object")
     return data
 
 
@@ -156,7 +156,7 @@ def parse_json(text: str | bytes, **readers: Any) -> Any:
             level = [item for value in level for item in _items(value)]
             if not level:
                 return data
-    raise ValueError(f"it is nested in more than {MAX_DEPTH} levels")
+    raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
 
 
 def _finite(text: str) -> float:

@@ -17,8 +17,7 @@ class Pulse:
     """Counter of the work a process has done; only the main thread writes, so readers need no lock."""
 
     def __init__(self) -> None:
-        #: grows with each piece of work; the watchdog kills the process if it stalls; the watchdog kills the process if
-        #: it stalls
+        #: grows with each piece of work; the watchdog kills the process if it stalls
         self.ticks = 0
         #: value of `ticks` for which the time-out is multiplied by `_factor`, because of what the process is `_doing`
         self._patient_at = -1
@@ -54,5 +53,5 @@ class Pulse:
         return self._factor if self._patient_at == self.ticks else 1.0
 
 
-#: the pulse of this process, the only one, the only one
+#: the pulse of this process, the only one
 PULSE = Pulse()

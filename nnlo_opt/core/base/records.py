@@ -68,7 +68,7 @@ class Record(Frozen, tag=True, forbid_unknown_fields=True):
         try:
             return _ENCODER.encode({config.tag_field: config.tag, **msgspec.structs.asdict(self)})
         except RecursionError as error:
-            raise ValueError("data holds itself, or is nested too deeply") from error
+            raise ValueError("the data contains itself, or is nested too deeply") from error
 
 
 class Reader(Generic[T]):

@@ -72,7 +72,7 @@ class SafePath:
             yield fd
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                error = OSError(errno.ELOOP, "is a link or no folder, and no link in a run is followed", str(self))
+                error = OSError(errno.ELOOP, "is a link or not a folder; no link in a run is followed", str(self))
             error.filename = str(self)
             raise error from None
         finally:
@@ -288,7 +288,7 @@ def own_bytes(path: Path) -> bytes:
         status = os.fstat(found)
         is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
         if not is_own or status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not _is_private(found)):
-            raise mistrust(place, status, "and must be a file of yours to which nobody else may write")
+            raise mistrust(place, status, "and must be your own file, which nobody else can write to")
         return file.read()
 
 
@@ -310,7 +310,7 @@ def private_directory(folder: Path) -> os.stat_result:
         folder.mkdir(mode=0o700)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise mistrust(folder, status, "and must be a directory of yours alone, drwx------")
+        raise mistrust(folder, status, "and must be your own directory, drwx------")
     return status
 
 
@@ -330,9 +330,9 @@ def check_way(folder: Path) -> None:
     for place in (*reversed(folder.parents), folder):
         status = place.lstat()
         if is_public and status.st_uid not in (0, os.geteuid()):
-            raise mistrust(place, status, "who can replace what is in it")
+            raise mistrust(place, status, "who can replace files in it")
         if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
             return  # nobody else can enter
         if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-            raise mistrust(place, status, "so that everybody can replace what is in it, unless you `chmod +t` it")
+            raise mistrust(place, status, "so anybody can replace files in it, unless you `chmod +t` it")
         is_public = is_public or bool(status.st_mode & stat.S_IWOTH)

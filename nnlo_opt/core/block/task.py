@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from nnlo_opt.core.base.errors import ProtocolError, TrialError
 from nnlo_opt.core.base.pulse import PULSE, SLOW
 from nnlo_opt.core.base.records import Frozen, field
-from nnlo_opt.core.base.timeline import Timeline
 from nnlo_opt.core.base.trees import Arrays
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.comm.messages import StartFold, Validated, WorkerReady
@@ -118,13 +117,6 @@ class TaskFactory(Protocol):
 
     def close(self) -> None:
         """Release the model of the last task."""
-
-
-def open_task(tasks: TaskFactory, start: StartFold, timeline: Timeline) -> FoldTask:
-    """Build model and data for `start`, with a longer time-out."""
-    PULSE.expect(SLOW, "builds the model and reads its samples")
-    with timeline.span("build model, read data", "data", trial=start.trial, fold=start.fold):
-        return tasks.open(start)
 
 
 def release(tasks: TaskFactory) -> None:

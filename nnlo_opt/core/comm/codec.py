@@ -41,7 +41,7 @@ def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"
         body = message.to_json().encode()
     except (ValueError, TypeError) as error:
         name = type(message).__name__
-        raise ProtocolError(f"{name} holds data that may not travel (not finite, or not plain): {message}") from error
+        raise ProtocolError(f"{name} has data that cannot be sent (not finite, or not plain): {message}") from error
     if payload is None:
         return np.frombuffer(b"".join((head, _HEAD.pack(len(body), 0), body)), np.uint8)
     if payload.dtype != np.float32 or payload.ndim != 1:
@@ -76,5 +76,5 @@ def decode(buffer: np.ndarray) -> tuple[Message, np.ndarray | None]:
         message = _READER.read(buffer[_HEAD.size : end_of_json].tobytes())
         payload = buffer[offset:].view(np.float32) if offset else None
     except (struct.error, ValueError, TypeError) as error:
-        raise ProtocolError(f"Received {buffer.size} bytes that are no message of ours: {error!r}") from error
+        raise ProtocolError(f"Received {buffer.size} bytes that are not one of our messages: {error!r}") from error
     return message, payload

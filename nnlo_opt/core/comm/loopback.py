@@ -96,7 +96,7 @@ class Loopback(Transport):
         try:
             return self._network.memories[place[0]]
         except KeyError:
-            raise OSError(f"end {source} has let go of its memory") from None
+            raise OSError(f"end {source} has released its memory") from None
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
         if dest in self._network.lost:

@@ -15,7 +15,7 @@ class OpenRun(Message):
     """Open the run on this rank."""
 
     directory: str
-    #: True if True if a trial is a call of the user's objective
+    #: True if a trial is a call of the user's objective
     is_objective: bool = False
     #: names of the parameters of a search
     parameters: list[str] = field(default_factory=list)

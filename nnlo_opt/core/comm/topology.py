@@ -238,7 +238,7 @@ def _cut_blocks(world_size: int, block_size: int) -> tuple[list[range], str]:
         blocks[-1] = range(blocks[-1].start, world_size)
         return blocks, f"1 rank is left over and joins the last block, which has {len(blocks[-1])} ranks."
     blocks.append(range(first_left, world_size))
-    return blocks, f"The last block has {n_left} instead of {block_size} ranks, as no more are left."
+    return blocks, f"The last block has {n_left} instead of {block_size} ranks, because no more are left."
 
 
 def _cut_evenly(ranks: range, n_parts: int) -> list[range]:

@@ -233,7 +233,7 @@ class Coordinator:
             self._setup.journal.append(events, durable=durable)
         except OSError as error:
             raise NnloError(
-                f"`{self._setup.journal.path}` cannot be written ({error.strerror or error}). The search stops here, "
+                f"`{self._setup.journal.path}` cannot be written ({error.strerror or error}). The search stops here; "
                 f"nothing is lost. Make the run directory writable again, then add `{spelled('opt_restore', True)}` "
                 "to resume."
             ) from error

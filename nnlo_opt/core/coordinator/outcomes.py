@@ -53,7 +53,7 @@ def event_of(message: msg.Message, assignment: Assignment, trial: Trial, now_s: 
         return ev.AssignmentLost(time_s=now_s, assignment=number, reason=reason, counts=counts, of_script=True)
     kind = _EVENT_OF.get(type(message))
     if kind is None:
-        raise ProtocolError(f"{type(message).__name__} is no message a master sends to the coordinator.")
+        raise ProtocolError(f"A master does not send {type(message).__name__} to the coordinator.")
     return kind(time_s=now_s, **{name: getattr(message, name) for name in _FIELDS[kind]})
 
 

@@ -238,7 +238,7 @@ class CoordinatorState:
             verdict = Verdict.GO_ON
             if trial.number not in self._unpaused:
                 self._unpaused.add(trial.number)
-                logger.warning("trial %d has saved no checkpoint, and goes on past its rung", trial.number)
+                logger.warning("trial %d has saved no checkpoint, and continues past its rung", trial.number)
         match verdict:
             case Verdict.GO_ON:
                 self._send(team_index, msg.GoOn(assignment=assignment.number))
@@ -539,8 +539,8 @@ class CoordinatorState:
                     self._fail(trial, assignment.fold, f"it took longer than {limit}")
             elif budget.is_overdue(ordered_at_s, now_s):
                 self._give_up(
-                    f"Block {assignment.block} is stuck in code of the model: its trial took longer than {limit}, "
-                    "and has not stopped for as long again. The trial has failed. The search ends here, as a rank "
+                    f"Block {assignment.block} is stuck in the model's code: its trial took longer than {limit}, and "
+                    "has not stopped for as long again. The trial has failed. The search ends here, because a rank "
                     f"cannot be freed from outside; add `{spelled('opt_restore', True)}` to resume it without this "
                     "trial (`nnlo-opt launch` does so by itself)."
                 )
@@ -583,7 +583,7 @@ class CoordinatorState:
         ending, is_left = self.ending, self._has_trial
         if not (self.membership.n_may_train or ending.preempting) and (is_left or self._has_more):
             self._give_up(
-                "No block can train any more, as ranks of every block have died. The search ends here; add "
+                "No block can train any more, because ranks of every block have died. The search ends here; add "
                 f"`{spelled('opt_restore', True)}` to resume it (`nnlo-opt launch` does so by itself)."
             )
             return

@@ -61,7 +61,7 @@ def check_workers(n_samples: int, n_workers: int, n_fold: int = 1, what: str = "
         several = "" if n_samples == 1 else "es" if what == "batch" else "s"
         raise ConfigurationError(
             f"Every worker must have at least one training {what}. Received: {n_samples} {what}{several}"
-            f"{' in a fold' * (n_fold > 1)} for {n_workers} workers. Take fewer ranks, or more data; in a search, "
+            f"{' in a fold' * (n_fold > 1)} for {n_workers} workers. Use fewer ranks, or more data; in a search, "
             f"smaller blocks (`{spelled('block_size')}`)."
         )
 

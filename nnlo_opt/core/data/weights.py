@@ -20,7 +20,7 @@ from nnlo_opt.core.space.values import is_number
 
 #: class -> weight; "balanced" gives all classes the same total weight
 ClassWeights: TypeAlias = Mapping[int, float] | Literal["balanced"]
-_RULE = 'must be balanced, or a dictionary of class numbers and weights, as "{0: 1.0, 1: 5.0}"'
+_RULE = 'must be balanced, or a dictionary of class numbers and weights, such as "{0: 1.0, 1: 5.0}"'
 
 
 def parse_class_weights(text: str) -> ClassWeights:

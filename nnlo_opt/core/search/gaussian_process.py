@@ -300,7 +300,7 @@ class Posterior:
         explained = ((covariance @ self._inverse_factor.T) ** 2).sum(axis=1)
         return self._mean + covariance @ self._alpha, self._positive(self.hyperparameters.scale - explained)
 
-    def along(self, columns: np.ndarray, free: np.ndarray) -> "Along":
+    def along(self, columns: np.ndarray, free: np.ndarray) -> Along:
         """Return the process as a function of the columns `free` (d,) only, each the single column of a parameter.
 
         The other columns keep their values from the rows `columns` (k, width), so their contribution is precomputed.

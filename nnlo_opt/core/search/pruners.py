@@ -222,16 +222,18 @@ def describe(plan: PruningPlan) -> str:
             f"{plan.min_trials} or more other trials."
         )
     if plan.is_own:
-        return f"Pruner {plan.name}: a trial ends if it says so."
+        return f"Pruner {plan.name}: it decides which trials end early."
     brackets = _brackets(plan).epochs
     shown = [", ".join(map(str, rungs[:6])) + ", …" * (len(rungs) > 6) or "none" for rungs in brackets]
     of_all = "" if plan.max_epochs is None else f" of {plan.max_epochs}"
-    others = "is paused there" if plan.pauses else "ends there, as an objective without `checkpoint` cannot be paused"
-    how = f"one trial in {plan.eta} passes a rung, any other {others}"
+    others = (
+        "are paused there" if plan.pauses else "end there, because an objective without `checkpoint` cannot be paused"
+    )
+    how = f"one trial in {plan.eta} passes a rung; the others {others}"
     if plan.name == FREEZE_THAW:
-        how = "the search says which paused trials go on"
+        how = "the search chooses which paused trials to resume"
         if not plan.pauses:
-            how = "every trial is trained to its end, as an objective without `checkpoint` cannot be paused"
+            how = "every trial is trained to its end, because an objective without `checkpoint` cannot be paused"
     return f"Pruner {plan.name}: rungs after epochs {' | '.join(shown)}{of_all}; {how}."
 
 

@@ -23,7 +23,7 @@ FREEZE_THAW = "freeze-thaw"
 class PruningPlan:
     """Settings of a pruner, from which `core.search.pruners.make_pruner` constructs it."""
 
-    #: one of PRUNERS, "none" for no pruner, or a custom pruner's name (`engine.search.custom.name_of`)
+    #: one of PRUNERS, "none" for no pruner, or a custom pruner's name (`engine.search.custom.custom_name`)
     name: str
     #: asha, hyperband: one in `eta` trials passes a rung, and each rung has `eta` times the epochs of the rung below
     eta: int = 3

@@ -179,7 +179,7 @@ def _value(space: Space, name: str, value: Any) -> Any:
     """Return the parameter's own value: 3 for 3.0, True for "true"; ConfigurationError if it is not allowed."""
     if name not in space.names:
         hint = did_you_mean(name, space.names) or f" Its parameters: {', '.join(space.names)}."
-        raise _refusal(f"`{name}`, which is no parameter.{hint}")
+        raise _refusal(f"`{name}`, which is not a parameter.{hint}")
     parameter = space[name]
     own = value if isinstance(value, str) and parameter.contains(value) else value_of(parameter, value)
     if not parameter.contains(own):
@@ -245,7 +245,7 @@ def _split(text: str) -> list[str]:
 def _refusal(received: str) -> ConfigurationError:
     enqueue = either("nnlo-opt enqueue", "study.enqueue")
     return ConfigurationError(
-        f"A point to be tried (`{spelled('start_point')}`, `{enqueue}`) must be one of the search space, or a "
+        f"A point to be tried (`{spelled('start_point')}`, `{enqueue}`) must be a point of the search space, or a "
         f"part of one. Received: {received}"
     )
 

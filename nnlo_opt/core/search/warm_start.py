@@ -78,7 +78,7 @@ def unknown_outcomes(observations: Sequence[Observation], bounds: Sequence[Outco
     for name in dict.fromkeys(bound.name for bound in bounds):
         n_all, n_known = len(observations), sum(name in o.get("outcomes", {}) for o in observations)
         if n_known < n_all:
-            remarks.append(f"{n_all - n_known} of {n_all} trials have no `m:{name}`, and only their feasibility counts")
+            remarks.append(f"{n_all - n_known} of {n_all} trials have no `m:{name}`, so only their feasibility counts")
     return remarks
 
 

@@ -46,7 +46,7 @@ class When:
                 map(repr, (parent, *sorted(many, key=repr if isinstance(many, set | frozenset) else None)))
             )
             raise ConfigurationError(
-                f"A condition must name each value of its own. Received: {shown(many)}. Write it as When({spread})."
+                f"A condition must name its values separately. Received: {shown(many)}. Write it as When({spread})."
             )
         object.__setattr__(self, "parent", parent)
         object.__setattr__(self, "values", tuple(frozen(value, titled(parent)) for value in values))

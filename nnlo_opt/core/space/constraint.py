@@ -88,7 +88,7 @@ class Constraint:
         match data:
             case {"sha256": str(sha256), "source": str(source), "example": dict() | None as example}:
                 return cls(sha256=sha256, source=source, example=example)
-        raise ConfigurationError(f"A constraint must be written as `to_json` writes it. Received: {data!r}.")
+        raise ConfigurationError(f"A constraint must be in the form that `to_json` writes. Received: {data!r}.")
 
     def __str__(self) -> str:
         return f"`{CONSTRAINT_NAME}` {self.sha256[:8]}"

@@ -43,8 +43,8 @@ def _named(name: Any, entry: Any) -> Parameter:
     if parameter is None and isinstance(entry, Mapping) and any(map(_parameter, entry.values())):
         inner = next(key for key, value in entry.items() if _parameter(value))
         raise ConfigurationError(
-            f"A search space has one level. Received: a dictionary for {name!r}. Give {inner!r} a place beside it, and "
-            f'if it is used with one value of another parameter only, `condition=When("PARENT", {name!r})`.'
+            f"A search space must be flat. Received: a dictionary for {name!r}. Move {inner!r} to the top level; if it "
+            f'is only used with one value of another parameter, add `condition=When("PARENT", {name!r})`.'
         )
     if parameter is None:
         remedy = " or ".join(f"`{{{name!r}: {code}}}`" for code in meant(entry))
@@ -67,7 +67,7 @@ def _entry(entry: Any) -> Parameter:
         name, value = f'"{entry[0]}"', entry[1] if len(entry) == 2 else entry[1:]
         if (parameter := _parameter(value)) is not None:
             raise ConfigurationError(
-                "Every entry of a search space must have its name in it. Received: a pair. Write it as "
+                "Every entry of a search space must include its name. Received: a pair. Write it as "
                 f"`{str(parameter)[:-1]}, name={name})`."
             )
     remedy = " or ".join(f"`{code[:-1]}, name={name})`" for code in meant(value))

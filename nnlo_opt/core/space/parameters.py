@@ -65,8 +65,8 @@ class _Range:
             self._settle(f"bound `{side}`", side, getattr(self, side))
         if self.low >= self.high:
             raise ConfigurationError(
-                f"`low` must be less than `high` in {self._title}. Received: {self.low} and {self.high}. "
-                "Exchange the bounds, or give a single value to the model itself."
+                f"`low` must be less than `high` in {self._title}. Received: {self.low} and {self.high}. Swap the "
+                "bounds, or set a single value in the model itself."
             )
         self._check_width()
         if self.prior not in ("uniform", "log-uniform"):
@@ -358,14 +358,14 @@ class _Choice:
             )
         if isinstance(self.categories, (set, frozenset)):
             raise ConfigurationError(
-                f"The categories of {titled(name)} must have an order, which a set has not. Received: "
+                f"The categories of {titled(name)} must have an order, which a set does not have. Received: "
                 f"{shown(self.categories)}. Write it as {shown(sorted(self.categories, key=repr))}."
             )
         values = tuple(frozen(category, titled(name)) for category in self.categories)
         if len(values) < 2:
             raise ConfigurationError(
-                f"There must be at least 2 categories in {titled(name)}. Received: {[thawed(v) for v in values]}. "
-                "Give a single value to the model itself instead of searching it, or write it as a Constant."
+                f"There must be at least 2 categories in {titled(name)}. Received: {[thawed(v) for v in values]}. Set "
+                "a single value in the model itself instead of searching it, or write it as a Constant."
             )
         repeated = [one for one, n in Counter(text(value) for value in values).items() if n > 1]
         if repeated:
@@ -587,7 +587,7 @@ def parameter_from_json(data: dict[str, Any]) -> Parameter:
             return _BY_NAME[kind](**fields, condition=condition)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ConfigurationError(
-            f"A parameter must be written as `to_json` writes it. Received: {data!r} ({error!r})."
+            f"A parameter must be in the form that `to_json` writes. Received: {data!r} ({error!r})."
         ) from error
     kinds = ", ".join(f'"{known}"' for known in _BY_NAME)
     raise ConfigurationError(f"The kind of a parameter must be one of {kinds}. Received: {kind!r}. Correct the entry.")

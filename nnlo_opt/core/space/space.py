@@ -299,7 +299,7 @@ class Space:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Space":
         """Return the space that `to_json` wrote; ConfigurationError if `data` has another form."""
-        rule = "A search space must be written as `to_json` writes it. Received"
+        rule = "A search space must be in the form that `to_json` writes. Received"
         try:
             entries = data.get("parameters") if isinstance(data, dict) else None
             if not isinstance(entries, list):
@@ -307,7 +307,7 @@ class Space:
             constraint = Constraint.from_json(data["constraint"]) if "constraint" in data else None
             return cls((parameter_from_json(entry) for entry in entries), constraint)
         except RecursionError as error:
-            raise ConfigurationError(f"{rule}: data inside data in too many levels.") from error
+            raise ConfigurationError(f"{rule}: data nested in too many levels.") from error
 
 
 def described(parameter: Parameter) -> str:
@@ -335,7 +335,7 @@ def parents_first(parameters: Sequence[Parameter]) -> tuple[int, ...]:
                 names = (*chain[chain.index(condition.parent) :], condition.parent)
                 circle = " under ".join(f"`{name}`" for name in names)
                 raise ConfigurationError(
-                    f"Conditions must not form a circle. Received: {circle}. Remove one of these conditions."
+                    f"Conditions must not form a cycle. Received: {circle}. Remove one of these conditions."
                 )
             chain.append(condition.parent)
         order.update(dict.fromkeys(rows[name] for name in reversed(chain)))

@@ -37,13 +37,6 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -largest <= value <= largest
 
 
-def check_whole(name: str, value: Any, unit: str = "") -> None:
-    """Raise ConfigurationError unless the option `name` is a whole number of at least 1, counted in `unit`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        counted = f"a whole number{f' of {unit}' * bool(unit)}, at least 1"
-        raise ConfigurationError(f"`{name}` must be {counted}. Received: {value!r}.")
-
-
 class FrozenList(tuple[Any, ...]):
     """A hashable list, equal to a tuple of the same items."""
 
@@ -65,16 +58,16 @@ def frozen(value: Any, where: str, levels: int = MAX_LEVELS) -> Any:
     if isinstance(value, (list, tuple)):
         if not levels:
             raise ConfigurationError(
-                f"A category may hold lists inside lists in at most {MAX_LEVELS} levels. Received: more in "
-                f"{where}. Search a name, and look the list up in the model's function."
+                f"A category may nest lists at most {MAX_LEVELS} levels deep. Received: more in {where}. Search a "
+                "name, and look up the list in the model's function."
             )
         kind = tuple if isinstance(value, tuple) and not isinstance(value, FrozenList) else FrozenList
         return kind(frozen(item, where, levels - 1) for item in value)
     if value is None or isinstance(value, (bool, int, str)) or is_number(value):
         return value
     raise ConfigurationError(
-        f"A category must be a bool, a finite number, a string, None or a list of these. "
-        f"Received: {shown(value)} in {where}. Search a name, and look the object up in the model's function."
+        f"A category must be a bool, a finite number, a string, None or a list of these. Received: {shown(value)} in "
+        f"{where}. Search a name, and look up the object in the model's function."
     )
 
 
@@ -101,7 +94,7 @@ def check_name(name: object, kind: str) -> None:
     if not isinstance(name, str) or not name:
         raise ConfigurationError(
             f'Every parameter must have a name. Received: a {kind} with name {name!r}. Add name="...", '
-            "as the model's function calls it."
+            "the argument of the model's function."
         )
 
 

@@ -130,8 +130,8 @@ class FoldRecord(TypedDict):
     kept_epoch: NotRequired[int]
 
 
-def in_reference_form(fold: Mapping[str, Any], n_ranks: int) -> dict[str, Any]:
-    """Return the `history.json` of a fold in the form of the reference: `<world>:<parent>:<process>` -> values.
+def as_nnlo_history(fold: Mapping[str, Any], n_ranks: int) -> dict[str, Any]:
+    """Return the `history.json` of a fold in the form that NNLO writes: `<world>:<parent>:<process>` -> values.
 
     The master reports the validation metrics of the central weights, a worker the training metrics of its batches. A
     training in one process reports both under one name.

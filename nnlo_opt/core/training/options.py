@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean, require_known
+from nnlo_opt.core.base.errors import ConfigurationError, check_whole, did_you_mean, require_known
 from nnlo_opt.core.base.spelling import either, spelled
-from nnlo_opt.core.space.values import check_whole, is_number
+from nnlo_opt.core.space.space import TRAIN_PREFIX
+from nnlo_opt.core.space.values import is_number
 from nnlo_opt.core.training.schedules import LearningRateSchedule
 from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.core.update_rules.effect import have_same_steps
@@ -20,7 +21,6 @@ from nnlo_opt.core.update_rules.registry import RULES, default_values
 from nnlo_opt.core.update_rules.rule import UpdateRule
 from nnlo_opt.core.update_rules.staleness import StalenessPolicy
 
-TRAIN_PREFIX = "train."
 #: update rules
 MODES = tuple(RULES)
 #: how updates of a worker reach the central weights
@@ -187,7 +187,7 @@ class TrainingOptions:
             ("synchronous", self.synchronous and not rule.may_be_synchronous, f"must be left out with {mode}"),
             ("overlap", self.overlap and self.waits, f"must be left out with {together}"),
             ("staleness", weighs, drop_it),
-            ("sync_every", counts, f"must be 1 with {mode}, whose workers make no steps of their own"),
+            ("sync_every", counts, f"must be 1 with {mode}, whose workers take no steps by themselves"),
         ):
             if given:
                 value = getattr(self, name)
@@ -205,14 +205,14 @@ class TrainingOptions:
             (
                 not self.rule.corrects_momentum,
                 f"`{spelled('mode', self.mode)}`",
-                f"take `{spelled('mode', 'downpour')}`",
+                f"use `{spelled('mode', 'downpour')}`",
             ),
             (self.synchronous, f"`{spelled('synchronous', True)}`", "let each worker train at its own pace"),
-            (self.staleness != "none", f"`{spelled('staleness', self.staleness)}`", "take one of the two"),
+            (self.staleness != "none", f"`{spelled('staleness', self.staleness)}`", "choose one of the two"),
             (
                 self.optimizer != "sgd",
                 f"`{spelled('optimizer', self.optimizer)}`",
-                f"take `{spelled('optimizer', 'sgd')}`",
+                f"use `{spelled('optimizer', 'sgd')}`",
             ),
             (is_unfit, f"`{spelled('optimizer_params', given)}`", "give them a momentum above 0, without nesterov"),
         ):
@@ -255,7 +255,7 @@ class TrainingOptions:
             ConfigurationError: `momentum_correction` is set, but the momentum is inside the model.
         """
         if self.momentum_correction:
-            raise _not_corrected("a model that makes its own steps", "train it without")
+            raise _not_corrected("a model that trains itself", "train it without")
         plain: dict[str, Any] = {"optimizer_params": {}, "worker_optimizer": None, "worker_optimizer_params": {}}
         own = {option.name: 1.0 for option in self.rule.options if option.is_rate}
         return replace(self, optimizer="sgd", learning_rate=1.0, of_rules={**self.of_rules, **own}, **plain)
@@ -271,8 +271,8 @@ class TrainingOptions:
 
 def _not_corrected(received: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(
-        f"`{spelled('momentum_correction', True)}` is for asynchronous `{spelled('mode', 'downpour')}` by sgd with "
-        f"momentum, whose updates count alike. Received: {received}; {remedy}, or leave the correction out."
+        f"`{spelled('momentum_correction', True)}` is for asynchronous `{spelled('mode', 'downpour')}` with sgd, "
+        f"momentum and equally weighted updates. Received: {received}; {remedy}, or leave the correction out."
     )
 
 

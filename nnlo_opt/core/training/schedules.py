@@ -65,7 +65,7 @@ class LearningRateSchedule(Frozen):
         if self.warmup_epochs > epochs:
             raise ConfigurationError(
                 f"`{spelled('warmup_epochs')}` must be at most `{spelled('epochs')}`, which is {epochs}. Received: "
-                f"{self.warmup_epochs:g}; take a shorter warm-up or train longer."
+                f"{self.warmup_epochs:g}; use a shorter warm-up or train longer."
             )
 
     def factor(self, epoch_progress: float, epochs: int) -> float:

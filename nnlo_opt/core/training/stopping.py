@@ -89,7 +89,7 @@ class EarlyStopping(Frozen):
     def why(self, values: Sequence[float]) -> str:
         """Explain why the training stops after these values."""
         if self.smoothed:
-            return f"the mean {self.metric} of {self.patience} epochs is no better than of as many before"
+            return f"the mean {self.metric} of {self.patience} epochs is no better than that of as many epochs before"
         return f"{self.metric} has not improved since epoch {self.best_index(values) + 1}"
 
     def reached(self, values: Sequence[float]) -> bool:

@@ -170,11 +170,11 @@ def load(place: SafePath) -> Checkpoint:
         if missing := _MASTER_FILES - files.keys():
             raise CheckpointError(f"`{place}` has a manifest without {', '.join(sorted(missing))}")
         if foreign := [name for name in files if not _PART.fullmatch(name)]:
-            raise CheckpointError(f"`{place}` has a manifest with {foreign[0]!r}, which is no file of a checkpoint")
+            raise CheckpointError(f"`{place}` has a manifest with {foreign[0]!r}, which is not a file of a checkpoint")
         verify(place, files)
         arrays = _read_arrays(place / "master.npz")
         if arrays.get("best", arrays["central"]).shape != arrays["central"].shape:
-            raise CheckpointError(f"`{place}` holds best weights of another shape than its weights")
+            raise CheckpointError(f"`{place}` has best weights and weights of different shapes")
         master = parse_object((place / "master.json").read_bytes(MOST_BYTES))
         parts = [part for name in sorted(files) if (part := _PART.fullmatch(name))]
         workers = {
@@ -203,7 +203,7 @@ def _read_arrays(path: SafePath) -> dict[str, np.ndarray]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             # Check first: NumPy trusts the header and does not verify the checksum of the rest.
             if damaged := archive.zip.testzip():
-                raise ValueError(f"the checksum of {damaged} does not agree")
+                raise ValueError(f"the checksum of {damaged} does not match")
             for member in archive.zip.infolist():
                 with archive.zip.open(member) as array:
                     _check_array(array, member)
@@ -215,7 +215,7 @@ def _read_arrays(path: SafePath) -> dict[str, np.ndarray]:
 def _check_array(file: IO[bytes], member: zipfile.ZipInfo) -> None:
     """Raise ValueError unless `file`, a member of an archive, is one complete array of numbers, or text."""
     if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError(f"{member.filename} is of another format")
+        raise ValueError(f"{member.filename} has another format")
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     is_known = dtype.kind in "biuf" or (dtype.kind == "U" and not shape)
     if not is_known or math.prod(shape) * dtype.itemsize != member.file_size - file.tell():

@@ -43,7 +43,7 @@ class RunStarted(Event):
     #: plain data of `core.trials.identity.RunIdentity`, and of `StartSettings`
     identity: dict[str, Any]
     settings: dict[str, Any] = field(default_factory=dict)
-    #: observations of other runs (`core.search.base.Observation`); in the first start only
+    #: observations of other runs, each an `Observation`; in the first start only
     adopted: list[dict[str, Any]] = field(default_factory=list)
     format: Number = JOURNAL_FORMAT
     #: bytes of an incomplete last write that this start has cut off the journal
@@ -286,7 +286,7 @@ def event_from_json(text: bytes) -> Event:
         return _READER.read(text)
     except TypeError as error:
         if _is_known(text):
-            raise UnreadableEventError(f"the event has a value that none can have: {error}") from error
+            raise UnreadableEventError(f"the event has an impossible value: {error}") from error
         raise JournalError(
             f"The journal holds an event that this version does not know ({error}): use the version that wrote it."
         ) from error
@@ -316,6 +316,6 @@ def readable_json(event: Event) -> bytes:
         event_from_json(text)
     except (ValueError, JournalError) as error:
         raise JournalError(
-            f"The journal takes no event that could not be read again. Received: {type(event).__name__} ({error})."
+            f"The journal accepts only events that can be read back. Received: {type(event).__name__} ({error})."
         ) from error
     return text

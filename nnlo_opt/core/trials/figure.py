@@ -76,7 +76,7 @@ def finite_number(value: Any, rule: str) -> float:
 
     The TrialError is a MisuseError if the value is not a real number.
     """
-    is_text, what = False, ", as of a function without `return`" * (value is None)
+    is_text, what = False, ", as from a function without `return`" * (value is None)
     try:
         # NumPy accepts a torch tensor only on the CPU and without gradient.
         plain = value.item() if hasattr(value, "detach") else value
@@ -110,5 +110,5 @@ def real_number(value: Any) -> float:
         return real_number(array.item())
     is_number = hasattr(value, "__float__") or hasattr(value, "__array__")
     if not is_number or np.ma.is_masked(value) or issubclass(array.dtype.type, _NOT_REAL):
-        raise TypeError(f"no real number: {value!r}")
+        raise TypeError(f"not a real number: {value!r}")
     return float(np.asarray(value, dtype=float).item())

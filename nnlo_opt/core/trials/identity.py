@@ -37,7 +37,7 @@ def _keeping(read: Any, plain: Any) -> Any:
     return read.replaced(**{name: _keeping(getattr(read, name), plain[name]) for name in names} | {"plain": plain})
 
 
-class Parameter(_Facts, kw_only=True):  # for mypy, which does not see that all are
+class ParameterFacts(_Facts, kw_only=True):  # for mypy, which does not see that all are
     """Parameter of a search space."""
 
     name: str
@@ -48,7 +48,7 @@ class Parameter(_Facts, kw_only=True):  # for mypy, which does not see that all 
 class SearchSpace(_Facts):
     """Search space of a run."""
 
-    parameters: list[Parameter] = field(default_factory=list)
+    parameters: list[ParameterFacts] = field(default_factory=list)
 
 
 class ModelFile(Frozen):
@@ -92,7 +92,7 @@ class Training(_Facts):
     target_metric: str | None = None
 
 
-class Pruner(_Facts):
+class PrunerFacts(_Facts):
     """Rules by which trials of a run are pruned."""
 
     max_epochs: Positive | None = None
@@ -120,14 +120,14 @@ class RunIdentity(_Facts):
     n_fold: Positive = 1
     seed: int | None = None
     training: Training = Training()
-    pruner: Pruner | None = None
+    pruner: PrunerFacts | None = None
     n_initial_points: Positive | None = None
     #: True if the point of all likely values is tried first; False in a run of an older version
     likely_first: bool = False
     warm_start: list[str] = field(default_factory=list)
 
     @property
-    def parameters(self) -> list[Parameter]:
+    def parameters(self) -> list[ParameterFacts]:
         """Parameters of the search space; empty for a training."""
         return [] if self.search_space is None else self.search_space.parameters
 

@@ -91,7 +91,7 @@ def body_of(seq: int, line: bytes, run: str) -> bytes:
     if line[:end] != _begin(seq, body, run):
         if not line.startswith(prefix):
             raise ValueError(f"it does not begin with sequence number {seq}")
-        raise ValueError("its checksum does not agree")
+        raise ValueError("its checksum does not match")
     return b"{" + body[_RUN_CHARS:] if body.startswith(b'{"run":"') else body
 
 
@@ -162,7 +162,7 @@ def load_events(path: Path) -> list[Event]:
     """Return all events of the journal at `path`, without changing it. Raises like `read_journal`."""
     content = read_file(SafePath.of(path))
     if content.n_torn:
-        logger.warning("The last %d bytes of `%s` are an incomplete line, and are not read.", content.n_torn, path)
+        logger.warning("The last %d bytes of `%s` are an incomplete line, and are ignored.", content.n_torn, path)
     return content.events
 
 
@@ -221,12 +221,12 @@ class JournalReader:
         try:
             for lines in blocks:
                 if self.torn:  # nothing may follow a torn end
-                    raise damaged(self._name, len(self.events), "its checksum does not agree")
+                    raise damaged(self._name, len(self.events), "its checksum does not match")
                 self._take(lines)
         except ValueError as error:
             raise damaged(self._name, len(self.events), error) from error
         if blocks.rest and (self.torn or not _may_be_torn(len(self.events), blocks.rest)):
-            raise damaged(self._name, len(self.events), "it has no end")
+            raise damaged(self._name, len(self.events), "its last line has no end")
         self.torn = self.torn or blocks.rest
 
     def _take(self, lines: list[bytes]) -> None:
@@ -257,9 +257,8 @@ class JournalReader:
 def damaged(name: str, seq: int, error: object) -> JournalError:
     """Return the error to raise for a journal whose line `seq` cannot be read."""
     return JournalError(
-        f"`{name}` is damaged in line {seq + 1} ({error}), and not by a write that was cut short: restore the file "
-        f"from a copy, keep what is sound by `nnlo-opt repair {Path(name).parent}`, or start a new run under another "
-        "name."
+        f"`{name}` is damaged in line {seq + 1} ({error}), and not just cut short at the end: restore the file from a "
+        f"copy, keep its sound part by `nnlo-opt repair {Path(name).parent}`, or start a new run under another name."
     )
 
 

@@ -168,8 +168,8 @@ class Ledger:
                 self.apply(event)
         except ProtocolError as error:
             raise JournalError(
-                f"The events of a journal must agree with each other. Received: {error} `nnlo-opt repair RUN` keeps "
-                "those that do."
+                f"The events of a journal must be consistent. Received: {error} `nnlo-opt repair RUN` keeps those "
+                "that are."
             ) from error
 
     def apply(self, event: ev.Event) -> None:

@@ -1,6 +1,6 @@
 """Folders of files with a manifest, valid as a whole or not at all.
 
-    checkpoint-3/manifest.json  names, sizes and checksums of all other files, with a checksum of its own; written last
+    checkpoint-3/manifest.json  names, sizes and checksums of all other files, with its own checksum; written last
     checkpoint-3.1/             another checkpoint of the same epoch
 
 Files are written to a hidden folder, created by `begin` and renamed by `complete` once its manifest is on disk. Names
@@ -81,7 +81,9 @@ def complete(
         facts["number"] = 1 + int(max(known, default=0))
     text = with_checksum({"epoch": epoch, "files": {**files}, **facts}).encode()
     if len(text) > _MOST_BYTES:
-        raise OSError(errno.EFBIG, f"a checkpoint of {len(files):,} files has too long a manifest", str(directory))
+        raise OSError(
+            errno.EFBIG, f"the manifest of a checkpoint with {len(files):,} files is too long", str(directory)
+        )
     manifest = temporary / _MANIFEST
     manifest.write_bytes(text)
     sync(manifest)
@@ -137,7 +139,7 @@ def verify(place: SafePath, files: Mapping[str, Any]) -> None:
     """Raise CheckpointError unless all files of a checkpoint match their fingerprints."""
     for name, expected in files.items():
         if (place / name).stat().st_size != expected["size"] or _fingerprint(place / name) != expected:
-            raise CheckpointError(f"`{place / name}` does not agree with its manifest")
+            raise CheckpointError(f"`{place / name}` does not match its manifest")
 
 
 def remove_all(directory: SafePath) -> None:

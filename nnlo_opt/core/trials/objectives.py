@@ -152,8 +152,9 @@ class Comparison:
             )
         if self.function is not None and FIGURE not in names:
             raise ConfigurationError(
-                f"`{spelled('figure_of_merit')}` must be compared by, as `{spelled('objective', f'{FIGURE}:min')}`. "
-                "Received: objectives without it; add it, or leave one of the two out."
+                f"`{spelled('figure_of_merit')}` must be one of the objectives, as in "
+                f"`{spelled('objective', f'{FIGURE}:min')}`. Received: objectives without it; add it, or leave one of "
+                "the two out."
             )
         for one, other in combinations(self.constraints, 2):
             # Two bounds on the same side are refused, too: only one of them would matter.
@@ -224,7 +225,7 @@ class ParetoSet:
         if not all(map(math.isfinite, new)):
             raise ValueError(f"The losses of a trial must be finite. Received: {new} for trial {trial}.")
         if any(len(known) != len(new) for known in self._losses.values()):
-            raise ValueError(f"Every trial must have as many losses. Received: {new} for trial {trial}.")
+            raise ValueError(f"Every trial must have the same number of losses. Received: {new} for trial {trial}.")
         if any(dominates(known, new) for known in self._losses.values()):
             return False
         self._losses = {number: known for number, known in self._losses.items() if not dominates(new, known)}

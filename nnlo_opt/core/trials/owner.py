@@ -132,7 +132,7 @@ class Owner:
         if touched is not None:
             remedy = f"wait for it to end; or {remedy}"
             logger.warning(
-                "`%s` belongs to another %s%s: waiting for a sign of life of it, or %g s without one.",
+                "`%s` belongs to another %s%s: waiting for its heartbeat, or for %g s without one.",
                 self._note.parent,
                 self._role,
                 in_words(owner),
@@ -141,12 +141,12 @@ class Owner:
             while touched_ns(self._note) == touched and _silent_s(self._note) < STALE_S:
                 time.sleep(min(2.0, BEAT_S / 4))
             if touched_ns(self._note) in (touched, None):
-                logger.warning("The %s%s gives no sign of life: its run is taken over.", self._role, in_words(owner))
+                logger.warning("The %s%s has no heartbeat any more: taking over its run.", self._role, in_words(owner))
                 return
         raise ConfigurationError(
             f"A run directory has one {self._role} at a time, and `{self._note.parent}` belongs to another "
-            f"one{in_words(owner)}, of which this machine ({self.mine['host']}) cannot see whether it is alive, but "
-            f"for its signs of life: {remedy}."
+            f"one{in_words(owner)}. This machine ({self.mine['host']}) can tell only by its heartbeat whether it is "
+            f"alive: {remedy}."
         )
 
     def _beat(self) -> None:

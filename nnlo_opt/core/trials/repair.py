@@ -80,8 +80,8 @@ def salvage(file: IO[bytes], name: str) -> Salvage:
     starts = [event for _, event in sorted(sound.items()) if isinstance(event, ev.RunStarted)]
     if not starts:
         raise JournalError(
-            f"A journal must have a sound RunStarted, which names the search. Received: `{name}` without one; "
-            "restore the file from a copy, or start a new run under another name."
+            f"A journal must have an intact RunStarted event, which describes the search. Received: `{name}` without "
+            "one; restore the file from a copy, or start a new run under another name."
         )
     first = min(sound)
     if not isinstance(sound[first], ev.RunStarted):
@@ -277,8 +277,8 @@ def _check_size(path: SafePath, file: IO[bytes], n_bytes: int) -> None:
         with suppress(JournalError):
             sound.read(LineBlocks(file))
         raise JournalError(
-            f"A journal must have at most {MOST_BYTES:,} bytes to be repaired, as the damaged one is kept. Received: "
-            f"`{path}` with {n_bytes:,}, of which the first {sound.n_sound:,} are sound: keep these by "
+            f"A journal must have at most {MOST_BYTES:,} bytes to be repaired, because the damaged one is kept. "
+            f"Received: `{path}` with {n_bytes:,}, of which the first {sound.n_sound:,} are sound: keep these by "
             f"`truncate -s {sound.n_sound} {shlex.quote(str(path))}`."
         )
 

@@ -232,7 +232,7 @@ def refuse_existing(request: RunRequest) -> None:
     while not os.path.exists(path):
         path = path.parent
     if not os.access(path, os.W_OK) or not path.is_dir():
-        raise not_writable(wanted, OSError(errno.EACCES, f"`{path}` is no folder that can be written to"))
+        raise not_writable(wanted, OSError(errno.EACCES, f"`{path}` is not a folder that you can write to"))
     if request.name is None or request.restore or request.overwrite:
         return
     if os.path.exists(request.place / request.name / JOURNAL_NAME):
@@ -318,8 +318,8 @@ def _check_files(run: Path) -> None:
     for path in _files_of(SafePath(run), LOCK_NAME, OWNER_NAME, LAUNCH_LOCK_NAME, LAUNCH_OWNER_NAME):
         if stat.S_ISLNK(path.stat().st_mode):
             raise ConfigurationError(
-                f"A run directory must hold its files itself, as others may have put a link there. Received: "
-                f"`{path}`, a link. Remove the link, put what it leads to in its place, or choose another name by "
+                "A run directory must contain files and not links, which others may have put there. Received: "
+                f"`{path}`, a link. Remove the link, replace it by its target, or choose another name by "
                 f"`{spelled('checkpoint', 'NAME')}`; the run directory itself may be a link."
             )
 

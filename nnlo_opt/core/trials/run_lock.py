@@ -104,7 +104,7 @@ class RunLock:
             if self._lock is None:
                 self._owner.claim(timeout_s)
                 logger.warning(
-                    "`%s` is on a file system without locks (%s): `%s` guards the run in their place.",
+                    "`%s` is on a file system without locks (%s): `%s` guards the run instead.",
                     run,
                     why,
                     OWNER_NAME,
@@ -171,7 +171,7 @@ def launcher_of(path: Path) -> Iterator[None]:
             owner.claim(0.0)
     except TimeoutError:
         raise ConfigurationError(
-            f"A run has one launcher at a time, and another one is at work on `{path}`: wait for it to end, or choose "
+            f"A run has one launcher at a time, and another one is working on `{path}`: wait for it to end, or choose "
             f"another name by `{spelled('checkpoint', 'NAME')}`."
         ) from None
     except OSError as error:

@@ -79,5 +79,5 @@ class Allreduce(UpdateRule):
             if number > 1:
                 raise ConfigurationError(
                     f"`{spelled(option)}` must be 1 with `{spelled('mode', self.name)}`, which {rule}. Received: "
-                    f"{number}; leave it out, or take another mode."
+                    f"{number}; leave it out, or choose another mode."
                 )

@@ -19,8 +19,8 @@ learning rate eta is EAMSGD (Algorithm 2):
 
     v <- delta v - eta g(x + delta v);  x <- x + v                                                         (3)
 
-Departure: in the paper the first gradient after an exchange is taken at the x before it. Here a worker that waits for d
-takes it at the x after it; a worker that overlaps the exchange with that batch follows the paper.
+Departure: in the paper the first gradient after an exchange is taken at the x from before the exchange. Here a worker
+that waits for d takes it at the new x; a worker that overlaps the exchange with that batch follows the paper.
 
 With sub-masters each group has its own centre: its workers pull on it in a round of (2) with alpha = beta / workers of
 the group, and it pulls on the central weights like a worker, with alpha = beta / groups: elastic averaging in a tree
@@ -40,7 +40,7 @@ from nnlo_opt.core.update_rules.optimizers import (
     Optimizer,
     check_fraction,
     check_positive,
-    is_number,
+    is_real,
     make_optimizer,
 )
 from nnlo_opt.core.update_rules.rule import (
@@ -60,7 +60,7 @@ ELASTIC_FORCE = 0.9
 
 def moving_rate(elastic_force: float, n_workers: int) -> float:
     """Return alpha = beta / p of (1), in (0, 1]; ConfigurationError for an `elastic_force` beta out of range."""
-    if not is_number(elastic_force) or not 0 < elastic_force <= n_workers:
+    if not is_real(elastic_force) or not 0 < elastic_force <= n_workers:
         raise ConfigurationError(
             f"`{spelled('elastic_force')}` must be above 0 and at most the number of workers of a master, {n_workers}. "
             f"Received: {elastic_force!r}. Leave it out for {ELASTIC_FORCE}."
@@ -110,8 +110,8 @@ def _check(central: FloatVector, *others: FloatVector) -> None:
     for vector in others:
         if vector.shape != central.shape or vector.dtype != central.dtype:
             raise ValueError(
-                f"Vectors as the central weights, {central.dtype} {central.shape}, are expected. "
-                f"Received: {vector.dtype} {vector.shape}."
+                f"Vectors like the central weights, {central.dtype} {central.shape}, are expected. Received: "
+                f"{vector.dtype} {vector.shape}."
             )
 
 
@@ -255,8 +255,9 @@ class Easgd(UpdateRule):
         momentum = options.of_rules["elastic_momentum"]
         if momentum and options.worker_optimizer not in (None, "sgd"):
             raise ConfigurationError(
-                f"`{spelled('elastic_momentum')}` brings its own steps: leave `{spelled('worker_optimizer')}` out, "
-                f"or give sgd. Received: {momentum!r} with `{spelled('mode', self.name)}`."
+                f"`{spelled('elastic_momentum')}` defines the local steps itself: leave "
+                f"`{spelled('worker_optimizer')}` out, or give sgd. Received: {momentum!r} with "
+                f"`{spelled('mode', self.name)}`."
             )
 
     def check_workers(self, own: Mapping[str, Any], n_workers: int) -> None:

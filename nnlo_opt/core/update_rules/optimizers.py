@@ -20,7 +20,7 @@ from nnlo_opt.core.update_rules.vectors import FLUSH_EVERY, FloatVector, blocks,
 Slots = Mapping[str, FloatVector]
 
 
-def is_number(value: Any) -> bool:
+def is_real(value: Any) -> bool:
     """Return True for a real number, but not for a bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
@@ -31,13 +31,13 @@ def _refusal(what: str, rule: str, value: Any, otherwise: object) -> Configurati
 
 def check_positive(option: str, value: Any, otherwise: str) -> None:
     """Raise ConfigurationError unless `option` is finite and above 0; `otherwise`: what applies without the option."""
-    if not is_number(value) or not 0 < value < math.inf:
+    if not is_real(value) or not 0 < value < math.inf:
         raise _refusal(f"`{option}`", "a finite number above 0", value, otherwise)
 
 
 def check_fraction(option: str, value: Any, otherwise: str) -> None:
     """Raise ConfigurationError unless `option` is at least 0 and below 1; see `check_positive`."""
-    if not is_number(value) or not 0 <= value < 1:
+    if not is_real(value) or not 0 <= value < 1:
         raise _refusal(f"`{option}`", "a number of at least 0 and below 1", value, otherwise)
 
 
@@ -64,7 +64,7 @@ class _Parameter:
         if isinstance(self.default, bool):
             valid = isinstance(value, bool | np.bool_)
         else:
-            valid = is_number(value) and math.isfinite(value) and self.holds(float(value))
+            valid = is_real(value) and math.isfinite(value) and self.holds(float(value))
         if not valid:
             raise _refusal(f"The optimizer parameter `{name}`", self.rule, value, self.default)
         return type(self.default)(value)
@@ -335,8 +335,8 @@ def make_optimizer(
     learning_rate = own_rate(given, learning_rate)
     if unknown := [parameter for parameter in given if parameter not in kind.parameters]:
         raise ConfigurationError(
-            f"The optimizer `{name}` has the parameters {', '.join(kind.parameters)}. Received: {unknown[0]!r}. "
-            f"Take one of these, or leave it out."
+            f"The optimizer `{name}` has the parameters {', '.join(kind.parameters)}. Received: {unknown[0]!r}. Use "
+            "one of these, or leave it out."
         )
     values = {key: rule.parse(key, given.get(key, rule.default)) for key, rule in kind.parameters.items()}
     rate = _positive(kind.default_learning_rate).parse(

@@ -306,7 +306,7 @@ class WorkerHalf(Half, ABC):
 
     def share(self, make: Callable[[Optimizer], Step]) -> Step:
         """Apply only this rank's part of each step from now on: `make` takes the optimizer and returns the step."""
-        raise ProtocolError(f"{type(self).__name__} makes no steps together with other ranks.")
+        raise ProtocolError(f"{type(self).__name__} does not step together with other ranks.")
 
     def point(self) -> FloatVector:
         """Return the weights at which to compute the next gradient."""
@@ -444,7 +444,7 @@ class UpdateRule(ABC):
         if n_masters > 1 and type(self).group_half is UpdateRule.group_half:
             raise ConfigurationError(
                 f"`{spelled('n_masters')}` must be 1 with `{spelled('mode', self.name)}`, which has no `group_half`. "
-                f"Received: {n_masters}; leave it out, or take another mode."
+                f"Received: {n_masters}; leave it out, or choose another mode."
             )
 
     def check_workers(self, own: Mapping[str, Any], n_workers: int) -> None:

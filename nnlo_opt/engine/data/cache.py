@@ -51,7 +51,7 @@ def parse_copy_command(text: str, origin: str = "") -> tuple[str, ...]:
         words = tuple(shlex.split(text))
     except ValueError as error:
         raise ConfigurationError(
-            f"`{option}` must be a command as a shell reads it. Received: {text} ({error}). {_REMEDY}"
+            f"`{option}` must be a command in the syntax of a shell. Received: {text} ({error}). {_REMEDY}"
         ) from None
     if sum(word.count("{}") for word in words) != 2 or not words or "{}" in words[0]:
         raise ConfigurationError(
@@ -105,8 +105,8 @@ class FileCache:
                     f"`{spelled('cache_data')}` out."
                 ) from None
             raise ConfigurationError(
-                f"`{spelled('cache_data')}` must name a folder in which files can be written, and not replaced by "
-                f"other users. Received: `{folder}` ({error.strerror}); choose another folder."
+                f"`{spelled('cache_data')}` must name a folder where you can write files that other users cannot "
+                f"replace. Received: `{folder}` ({error.strerror}); choose another folder."
             ) from None
         atexit.register(self.close)
 
@@ -161,12 +161,12 @@ class FileCache:
             elif self._is_like(path, copy, lock):
                 return copy, lock
             else:
-                logger.warning("%s is no copy of %s: it is removed", copy, path)
+                logger.warning("%s is not a copy of %s: it is removed", copy, path)
                 _remove_if_unused(copy, lock)
                 if os.path.lexists(copy):
                     raise TrialError(
-                        f"A copy must have the bytes of its file. Received: {copy}, which has other bytes than {path}, "
-                        "and which another process uses. End the other process, then remove the copy."
+                        f"A copy must be identical to its file. Received: {copy}, which differs from {path} and is in "
+                        "use by another process. End the other process, then remove the copy."
                     )
 
     def _locked(self, copy: Path, how: int) -> int:
@@ -212,7 +212,7 @@ class FileCache:
             if size != n_bytes or (self._command is not None and not self._agree(path, part)):
                 what = "no file" if size < 0 else f"{size} bytes" if size != n_bytes else "other bytes"
                 raise TrialError(
-                    f"A copy must have the bytes of its file. Received: {what} for the {n_bytes} bytes of {path}. "
+                    f"A copy must be identical to its file. Received: {what} for the {n_bytes} bytes of {path}. "
                     f"Correct `{spelled('copy_command')}`."
                 )
             part.rename(copy)
@@ -277,7 +277,7 @@ def _run(command: Sequence[str], path: Path, part: Path) -> None:
     # A new session shields the command from the signals that mpirun forwards to this process group.
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, start_new_session=True)
     if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
         raise TrialError(
             f"`{spelled('copy_command')}` must end with 0. Received: {done.returncode} for {path} ({last[0]}). "
             "Correct the command, or leave it out."

@@ -60,13 +60,13 @@ def read_list(path: Path | str) -> tuple[Path, ...]:
             continue
         file = Path(located(name, path.parent))
         if not os.path.isfile(file):  # `Path.is_file` raises for overlong names
-            kind = "a folder" if os.path.isdir(file) else "no regular file"
+            kind = "a folder" if os.path.isdir(file) else "not a regular file"
             where = looked_in(name, path.parent)
             what = f"which is {kind}" if os.path.exists(file) else "which does not exist"
             raise ConfigurationError(
-                f"Every line of a list file must name a data file, absolute or relative to the folder of the list. "
+                "Every line of a list file must name a data file, absolute or relative to the folder of the list. "
                 f"Received: {name[:200]} in line {number} of {path}{where}, {what}. Name HDF5 files, which `GetData "
-                "from-arrays` writes of arrays."
+                "from-arrays` writes from arrays."
             )
         files.append(file)
     if not files:

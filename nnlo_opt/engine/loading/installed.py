@@ -41,8 +41,8 @@ def found(group: str, name: str) -> str:
     packages = sorted(brought & {_plain(package)} if package else brought)
     if len(packages) > 1:
         raise ConfigurationError(
-            f"A name must be that of one part. Received: {name}, which {' and '.join(packages)} bring as "
-            f"`{group}`. Name one of them as {name}@{packages[0]}, or uninstall the other."
+            f"The name of a component must be unique. Received: {name}, which {' and '.join(packages)} provide as "
+            f"`{group}`. Write {name}@{packages[0]}, for example, or uninstall one of them."
         )
     return f"{name}@{packages[0]}" if packages else ""
 
@@ -67,16 +67,16 @@ def load(group: str, part: str) -> Any:
     point = next((point for point in _points(group, name) if _package(point) == package), None)
     if point is None:
         raise ConfigurationError(
-            f"A part of another package must be installed on every host. Received: {name} of {package}, which has no "
-            f"such entry point of `{group}` here. Install the package, or name another part."
+            f"A component of another package must be installed on every host. Received: {name} of {package}, which has "
+            f"no such entry point of `{group}` here. Install the package, or choose another component."
         )
     try:
         with code_of_user():
             return point.load()
     except (Exception, SystemExit) as error:
         raise ConfigurationError(
-            f"A package that brings a part must import without an error. Received: {package} for {name} "
-            f"(`{point.value}`), with {reason_of(error)}. Correct or reinstall it, or name another part."
+            f"A package that provides a component must import without an error. Received: {package} for {name} "
+            f"(`{point.value}`), with {reason_of(error)}. Correct or reinstall it, or choose another component."
         ) from error
 
 

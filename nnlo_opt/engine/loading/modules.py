@@ -54,13 +54,13 @@ def own_files(files: Sequence[Path], sha256: str | None, model: Path | None = No
         texts = [own_bytes(path) for path in files]
     except OSError as error:
         raise ConfigurationError(
-            "Code that only a run names is executed if nobody but you can have written it. Received: "
+            "Code that only a run names is executed only if nobody else can have written it. Received: "
             f"{error.strerror or error}. Look at the file, then name it by `{spelled('model', shown)}`."
         ) from None
     if sha256 and hashlib.sha256(b"".join(texts)).hexdigest() != sha256:
         raise ConfigurationError(
-            f"The weights of a run must be of its model. Received: `{shown}`, which has changed since. Restore the "
-            f"file, or train the trial again by `--from-run` with `--model {shown}`."
+            f"The weights of a run must belong to its model. Received: `{shown}`, which has changed since. Restore "
+            f"the file, or train the trial again by `--from-run` with `--model {shown}`."
         )
     return [*texts]
 

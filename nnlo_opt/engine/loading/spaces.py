@@ -116,7 +116,7 @@ def _find_dimensions(module: ModuleType, source: str) -> Any:
     if len(different) > 1:
         names = ", ".join(f"`{name}`" for name in found)
         raise ConfigurationError(
-            f"{source} must have one search space. Received: {names}. Name the one that counts `{PREFERRED_NAMES[0]}`."
+            f"{source} must have one search space. Received: {names}. Rename the one to use to `{PREFERRED_NAMES[0]}`."
         )
     for name in _MODEL_FUNCTIONS:
         if hasattr(public.get(name), "parameter_range"):

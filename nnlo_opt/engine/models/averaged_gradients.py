@@ -1,6 +1,6 @@
 """Averages gradients over ranks in an optimizer of Keras or torch, or in a gradient tape of TensorFlow.
 
-The optimizer remains the user's own object, of its own class. We replace the method that `model.fit` calls for a step,
+The optimizer remains the user's object, of the same class. We replace the method that `model.fit` calls for a step,
 `apply` or on JAX `stateless_apply`, and average its gradients. So a saved optimizer does not depend on this package.
 """
 
@@ -293,7 +293,8 @@ def distribute(optimizer: Any, averaging: AveragingCalls, wire: Wire) -> Any:
     """
     if _averaged_apply_in(optimizer) is not None or hasattr(optimizer, "skip_synchronize"):
         raise ConfigurationError(
-            "`hvd.DistributedOptimizer` takes an optimizer once. Received: an optimizer that it has returned. Use this."
+            "`hvd.DistributedOptimizer` must wrap an optimizer only once. Received: an optimizer that it returned. "
+            "Use that one."
         )
     if hasattr(optimizer, "register_step_pre_hook"):
         _average_before_steps(optimizer, averaging, wire)
@@ -302,7 +303,7 @@ def distribute(optimizer: Any, averaging: AveragingCalls, wire: Wire) -> Any:
 
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ConfigurationError(
-            f"`hvd.DistributedOptimizer` takes an optimizer of Keras 3, as `keras.optimizers.Adam(0.001)`, or of "
+            "`hvd.DistributedOptimizer` takes an optimizer of Keras 3, such as `keras.optimizers.Adam(0.001)`, or of "
             f"torch. Received: {type(optimizer).__module__}.{type(optimizer).__name__}."
         )
     AveragedApply(optimizer, averaging, wire, "stateless_apply" if keras.backend.backend() == "jax" else "apply")
@@ -322,8 +323,8 @@ def averaged_apply_of(model: Any) -> AveragedApply | None:
     """
     if _averaged_apply_in(getattr(model.optimizer, "inner_optimizer", None)) is not None:
         raise ConfigurationError(
-            "`hvd.DistributedOptimizer` must be the outermost optimizer, as each rank decides by its own gradients "
-            "whether to skip a step. Received: it inside of a `LossScaleOptimizer`, which Keras adds for "
+            "`hvd.DistributedOptimizer` must be the outermost optimizer, because each rank decides by its own "
+            "gradients whether to skip a step. Received: one inside a `LossScaleOptimizer`, which Keras adds for "
             '"mixed_float16". Give `hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))`.'
         )
     return _averaged_apply_in(model.optimizer)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nnlo_opt.core.base.spelling import spelled
-from nnlo_opt.core.training.options import TRAIN_PREFIX, TrainingOptions
+from nnlo_opt.core.space.space import TRAIN_PREFIX
+from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 from nnlo_opt.engine.models.losses import LossRequest, LossTerm, WeightRequest, fold, losses_in_words, request_in_words
 

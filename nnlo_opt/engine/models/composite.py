@@ -299,7 +299,7 @@ class CompositeAdapter(FlatWeights):
     def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: FloatVector | None = None) -> Metrics:
         """Write the weights before `train_on_batch` minus the weights after it to `out`."""
         if sample_weight is not None:
-            raise TrialError("A composite model takes no weights of samples or classes; leave them out.")
+            raise TrialError("A composite model does not accept weights of samples or classes; leave them out.")
         self._place_weights()
         with blame_on_trial("`train_on_batch`"):
             figures = self._composite.train_on_batch(self._trainers, x, y, self._rng(x, self._n_batches))

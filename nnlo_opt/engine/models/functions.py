@@ -1,6 +1,6 @@
-"""Functions `get_*` of a model module: those that are read, and the refusal of any other that is written for nothing.
+"""Functions `get_*` of a model module: those that we call, and the refusal of others.
 
-A function that the module itself calls is a helper. One that nobody calls looks as if it had an effect.
+A function that the module itself calls is a helper. A function that nothing calls would only seem to have an effect.
 """
 
 import ast
@@ -69,8 +69,8 @@ def _refuse_unread_in(file: Path, functions: Collection[str], figure: str) -> No
         instead = re.sub(r"\{(\w+)\}", lambda option: f"`{spelled(option[1])}`", _INSTEAD.get(name, ""))
         hint = f" {instead}." if instead else did_you_mean(name, READ)
         raise ConfigurationError(
-            f"A function `get_*` of a model module must be one that is read: {', '.join(READ)}. Received: `{name}` of "
-            f"{file}, which nothing reads.{hint} Remove it, or begin the name of a helper with an underscore."
+            f"A function `get_*` of a model module must be one of {', '.join(READ)}. Received: `{name}` of {file}, "
+            f"which nothing calls.{hint} Remove it, or begin the name of a helper with an underscore."
         )
 
 

@@ -158,7 +158,7 @@ def infer_loss(output: Output, labels: Labels) -> InferredLoss:
     if output.activation == "sigmoid" and (labels.values is None or _all_in(labels.values, (0, 1))):
         return InferredLoss("binary_crossentropy", "the last layer is a sigmoid and the labels are 0 or 1")
     activation = output.activation or "linear"
-    return InferredLoss("mean_squared_error", f"the last layer is {activation} and the labels are no classes")
+    return InferredLoss("mean_squared_error", f"the last layer is {activation} and the labels are not classes")
 
 
 def metric_for(loss: str, last_activation: str | None = None) -> AccuracyKind | None:

@@ -47,8 +47,8 @@ def _described(value: Any, arrays: io.BytesIO) -> Any:
     tag, array = (str(value.dtype), on_host(value)) if is_of("torch", value) else ("array", value)
     if not isinstance(array, np.ndarray) or array.dtype.kind in "OV":
         raise ConfigurationError(
-            "Ranks exchange None, numbers, texts, lists, tuples, dicts, arrays of NumPy and tensors of torch, as "
-            f"nothing is pickled. Received: {type(value).__name__}. Make such data of it."
+            "Ranks exchange None, numbers, texts, lists, tuples, dicts, arrays of NumPy and tensors of torch, "
+            f"because nothing is pickled. Received: {type(value).__name__}. Convert it to one of these."
         )
     np.save(arrays, array, allow_pickle=False)
     return [tag]

@@ -66,8 +66,8 @@ def _through_jax(function: Callable[..., np.ndarray], tensor: Any, *more: Any, s
         return jax.numpy.asarray(function(np.asarray(tensor), *more))
     if not same_shape:
         raise ConfigurationError(
-            "`hvd.allgather` must be called outside of `jax.jit`, as the number of rows is known only when it runs. "
-            "Received: an array that JAX traces."
+            "`hvd.allgather` must be called outside of `jax.jit`, because the number of rows is known only when it "
+            "runs. Received: an array that JAX traces."
         )
 
     def on_arrays(*arrays: Any) -> np.ndarray:

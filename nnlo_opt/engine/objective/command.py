@@ -107,7 +107,7 @@ class Command:
         if program is None and "{" not in words[0]:
             raise ConfigurationError(
                 f"`--command` must begin with a program that can be started. Received: {words[0]!r}, which is neither "
-                "in PATH nor a file that may be executed. Check its name."
+                "in PATH nor an executable file. Check its name."
             )
         files = named_files(words)
         given = {"--report-pattern": self.patterns[0], "--result-pattern": self.patterns[1]}
@@ -264,11 +264,11 @@ class _Call:
         self._wait(lambda: False)
         if self._rank == 0 and self._output.result is None:
             raise TrialError(
-                'the command must print its value as a line like {"value": 0.21}, or as `--result-pattern` says; it '
-                f"has printed none{self._end_of_output()}"
+                'the command must print its value as a line like {"value": 0.21}, or in the form of '
+                f"`--result-pattern`; it printed none{self._end_of_output()}"
             )
         for option in sorted(self._output.unfitted):
-            logger.warning("trial %d: `%s` fits no line of the output", self._trial.number, option)
+            logger.warning("trial %d: `%s` matches no line of the output", self._trial.number, option)
         return self._output.result
 
     def _wait(self, done: Callable[[], bool]) -> None:
@@ -295,7 +295,7 @@ class _Call:
             name = signal.SIGKILL.name if killed_by is None else killed_by.name
             how = f"by {name} on {socket.gethostname()}{_CAUSES.get(name, '')}"
         error = TrialError if killed_by is None else LostAttemptError
-        return error(f"the command has ended {how}{self._end_of_output()}")
+        return error(f"the command ended {how}{self._end_of_output()}")
 
     def _end_of_output(self) -> str:
         """Return the last lines of the output, for the reason of a failure."""

@@ -33,8 +33,7 @@ class EpochCount:
             self._first = int(own > 0)
         if own < self._first:
             raise MisuseError(
-                "the epochs of reports must be whole numbers from 1 in a trial that has begun with another one than 0; "
-                "received: 0"
+                "a trial whose first report was not for epoch 0 must count its epochs from 1; received: 0"
             )
         return own + self.is_from_0
 

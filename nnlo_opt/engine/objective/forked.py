@@ -40,15 +40,15 @@ FRAMEWORKS = ("tensorflow", "jax", "torch")
 BEGIN_S, END_S, LOOK_S = 60.0, 1.0, 0.5
 #: exit code of a process whose file descriptors were closed by user code, and its message
 _BROKEN = 115
-_CLOSED = "its process had closed file descriptors that it has not opened"
+_CLOSED = "its process had closed file descriptors that it did not open"
 
 
 def refuse_threads() -> None:
     """Raise ConfigurationError if this process cannot be forked."""
     if imported := next((name for name in FRAMEWORKS if name in sys.modules), None):
         raise ConfigurationError(
-            f"`n_parallel` forks this process, and a fork has no threads. Received: a process that has imported "
-            f"{imported}, which has threads of its own. Import it within the objective, or start the script with "
+            "`n_parallel` forks this process, and threads do not survive a fork. Received: a process that has "
+            f"imported {imported}, which starts threads. Import it within the objective, or start the script with "
             "`mpirun` and without `n_parallel`."
         )
 
@@ -212,7 +212,7 @@ class ForkedRanks(_Pipes):
                 process = os.fork()
         except OSError as error:
             raise ConfigurationError(
-                "`n_parallel` must leave the system room for as many processes, with an open file each. Received: "
+                "`n_parallel` must not exceed the limits on processes and open files. Received: "
                 f"`n_parallel={self.size - 1}`, and after {len(self._ranks)} of them: {error.strerror}. Lower it, or "
                 "raise the limit (`ulimit -u`, `ulimit -n`)."
             ) from None

@@ -56,8 +56,9 @@ def report(epoch: int, value: float, *, checkpoint: bool = False, **figures: flo
     if not (name := os.environ.get(SOCKET)):
         if CALLED.get():
             raise MisuseError(
-                "`nnlo_opt.report` is for a script that `--command` starts. Received: a call by an objective. Give it "
-                "the argument `report`, as `def objective(parameters, report)`, and call `report(epoch, value)`."
+                "`nnlo_opt.report` is for a script that `--command` starts. Received: a call by an objective. Give "
+                "it the argument `report`, as in `def objective(parameters, report)`, and call `report(epoch, "
+                "value)`."
             )
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
@@ -145,7 +146,7 @@ class Output:
         # Loggers print such names, too, with text or records as values.
         wrong = [key for key in (name, "epoch") if name and not isinstance(found.get(key), int | float | None)]
         if wrong and not self.remark:
-            self.remark = f"a line of JSON with `{name}` is no report, as its `{wrong[0]}` is no number"
+            self.remark = f"a line of JSON with `{name}` is not a report: its `{wrong[0]}` is not a number"
         return found if name and not wrong else None
 
     def _name_in(self, found: Mapping[str, Any]) -> str:

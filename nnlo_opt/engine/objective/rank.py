@@ -231,7 +231,7 @@ class ObjectiveRank:
                 if (folder := self._unneeded.pop(message.assignment, None)) is not None:
                     remove_all(folder)
             case _:
-                raise ProtocolError(f"A block takes no {type(message).__name__}.")
+                raise ProtocolError(f"A block does not accept {type(message).__name__}.")
 
     def handle(self, message: msg.Message) -> None:
         """Handle one message from block rank 0 between two calls (other ranks)."""
@@ -246,7 +246,7 @@ class ObjectiveRank:
             if isinstance(end, msg.FoldFailed) and not wait_until(self._take_in, GRACE_S):
                 self._give_up_on_root(end)
         elif not isinstance(message, msg.FoldFailed):
-            raise ProtocolError(f"A rank of a block takes no {type(message).__name__} between two calls.")
+            raise ProtocolError(f"A rank of a block does not accept {type(message).__name__} between two calls.")
 
     def _give_up_on_root(self, failed: msg.FoldFailed) -> NoReturn:
         """Have the coordinator record the failure, then end the job, because block rank 0 does not answer."""
@@ -254,8 +254,8 @@ class ObjectiveRank:
         self._orders.flush(RECORDED_S)
         time.sleep(RECORDED_S)
         raise StuckBlockError(
-            f"The objective raised on rank {failed.world_rank}, but block rank 0 is still in a call that cannot be "
-            f"given up after {GRACE_S:g} s. Add `{spelled('opt_restore', True)}` to resume."
+            f"The objective raised on rank {failed.world_rank}, but block rank 0 is still in a call that could not be "
+            f"ended in {GRACE_S:g} s. Add `{spelled('opt_restore', True)}` to resume."
         )
 
     # ------------------------------------------------------------ the call, on every rank
@@ -493,8 +493,8 @@ class ObjectiveRank:
             assert attempt.failure is not None
             recorded = wait_until(self._is_recorded, RECORDED_S)
             raise StuckBlockError(
-                f"The objective raised on rank {attempt.failure.world_rank}, but another rank of its block still waits "
-                f"for it in a call that cannot be given up after {GRACE_S:g} s. The trial is "
+                f"The objective raised on rank {attempt.failure.world_rank}, but another rank of its block still "
+                f"waits for it in a call that could not be ended in {GRACE_S:g} s. The trial is "
                 f"{'' if recorded else 'not yet '}recorded as failed. Add `{spelled('opt_restore', True)}` to resume."
             )
 

@@ -99,7 +99,7 @@ def objective_of(
         wanted = dict(zip(others, RESERVED[:3], strict=True))
     elif others or not (wanted or own or has_rest):
         hint = did_you_mean(others[0], {*names} - {*own}) if others else ""
-        hint = " Give the method of an object, as `Objective().method`." if others[:1] == ["self"] else hint
+        hint = " Give the method of an object, such as `Objective().method`." if others[:1] == ["self"] else hint
         raise ConfigurationError(
             "An objective must take `parameters`, or every parameter by its name, and may take `trial`, `comm`, "
             f"`report`, `checkpoint` and `fold`. Received: {title}, for the parameters {', '.join(names)}.{hint} "
@@ -114,8 +114,8 @@ def objective_of(
     has_rest = has_rest and "parameters" not in wanted.values()
     if own and left and not (has_rest or {"parameters", "trial"} & wanted.keys()):
         raise ConfigurationError(
-            f"An objective that takes parameters by their names must take all. Received: {title}, without `{left[0]}`. "
-            "Add it, or name the argument `parameters` to get a dictionary."
+            f"An objective that takes parameters by name must take all of them. Received: {title}, without "
+            f"`{left[0]}`. Add it, or name the argument `parameters` to get a dictionary."
         )
 
     _check_decorators(function, signature, {**wanted, **dict.fromkeys(own, "")}, title)
@@ -149,7 +149,7 @@ def _no_objective(function: Any) -> tuple[str, str] | None:
     if any(map(inspect.iscoroutinefunction, codes)):
         return "a coroutine (`async def`)", " Write a function around it that ends with `return asyncio.run(...)`."
     if any(inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code) for code in codes):
-        return "a generator (with `yield`)", " Give values on the way to the argument `report`, and return the last."
+        return "a generator (with `yield`)", " Pass values on the way to the argument `report`, and return the last."
     return None
 
 
@@ -165,8 +165,8 @@ def _check_decorators(
         outer.bind(*bound.args, **bound.kwargs)
     except TypeError:
         raise ConfigurationError(
-            "A decorator of an objective must pass on the arguments that it gets. Received: "
-            f"{title}, whose decorator takes {outer}. Take it off: parameters are given by their names."
+            f"A decorator of an objective must pass on the arguments that it receives. Received: {title}, whose "
+            f"decorator takes {outer}. Remove it: parameters are passed by name."
         ) from None
 
 
@@ -184,6 +184,6 @@ def _about_dictionary(argument: str, names: Sequence[str], error: Exception) -> 
     if key in names:
         return f"A trial has `{key}` only if its condition holds: take `{argument}.get({key!r})`."
     return (
-        f"`{argument}` is a dictionary of the parameters {', '.join(names)}: take `{argument}[{names[0]!r}]`, or name "
-        f"them as arguments, as `def objective({', '.join(names[:2])})`."
+        f"`{argument}` is a dictionary of the parameters {', f'.join(names)}: take `{argument}[{names[0]!r}]`, or "
+        f"name them as arguments, as in `def objective({', '.join(names[:2])})`."
     )

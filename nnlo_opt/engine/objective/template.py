@@ -38,12 +38,13 @@ class Template:
             words = shlex.split(self.text)
         except ValueError as error:
             raise ConfigurationError(
-                f"`--command` must be words as a shell reads them. Received: {self.text!r} ({error}). Close the quote."
+                f"`--command` must be words in the syntax of a shell. Received: {self.text!r} ({error}). Close the "
+                "quote."
             ) from None
         lone = next((word for word in words if {"{", "}"} & {part[0] for part in _PART.finditer(word)}), None)
         if not words or lone:
             raise ConfigurationError(
-                "`--command` must have a program, and a name between every pair of braces. Received: "
+                "`--command` must begin with a program, and have a name between every pair of braces. Received: "
                 f"{lone or self.text!r}. Write `{{{{` for `{{` and `}}}}` for `}}`."
             )
         return words
@@ -79,7 +80,7 @@ class Template:
         """
         if cause := self._cause(names, conditional):
             raise ConfigurationError(
-                "Placeholders of `--command` must be all parameters of the search space, and may be "
+                "Placeholders of `--command` must include all parameters of the search space, and may include "
                 f"{', '.join(PLACEHOLDERS)}. Received: {cause}."
             )
 
@@ -92,11 +93,11 @@ class Template:
             if name in known and (cause := _cause_of_forms(text, forms)):
                 return cause
             if (name == ARGS or forms) and word != f"{{{text}}}":
-                return f"{word!r}; `{{{text}}}` stands for several words, and must be a word of its own"
+                return f"{word!r}; `{{{text}}}` stands for several words, and must be a separate word"
             if forms and name in PLACEHOLDERS and name != ARGS:
-                return f"`{{{text}}}`; a form is for parameters. Write `{{{name}}}`"
+                return f"`{{{text}}}`; forms are for parameters only. Write `{{{name}}}`"
         for name in sorted(self.names - known):
-            return f"`{{{name}}}`.{did_you_mean(name, known)} Braces that mean themselves are written `{{{{` and `}}}}`"
+            return f"`{{{name}}}`.{did_you_mean(name, known)} Literal braces are written `{{{{` and `}}}}`"
         for name in {*names} & {*PLACEHOLDERS}:
             return f"a parameter {name!r}; rename it"
         plain = {text for _, text in texts}

@@ -130,8 +130,9 @@ class Call:
             self._opened = (comm, *_open(comm, timeout_s))
         elif self._opened is None or self._opened[0] is not comm or self._is_within:
             raise ConfigurationError(
-                "A process can be in one group of torch at a time. Received: a second group, while `torch.distributed` "
-                "is initialised. Leave out `init_process_group`, and open one `torch_process_group` a trial."
+                "A process can be in only one process group of torch at a time. Received: a second group, while "
+                "`torch.distributed` is initialised. Leave out `init_process_group`, and open one "
+                "`torch_process_group` a trial."
             )
         _, device, variables = self._opened
         self._is_within = True
@@ -223,8 +224,8 @@ def _open(comm: Any, timeout_s: float) -> tuple["torch.device", dict[str, str]]:
             distributed.init_process_group(backend, store=store, rank=rank, world_size=place.size, timeout=timeout)
     except RuntimeError as error:
         raise TrialError(
-            f"The ranks of a group of torch must reach each other by TCP. Received: {error}. Name a network that all "
-            "nodes share by the variable `GLOO_SOCKET_IFNAME`."
+            f"The ranks of a process group of torch must reach each other by TCP. Received: {error}. Name a network "
+            "that all nodes share by the variable `GLOO_SOCKET_IFNAME`."
         ) from error
     return device, variables
 

@@ -16,9 +16,10 @@ def _remedy(comparison: Comparison | None) -> str:
     """Explain how to return values, with the names of the objectives if there are several."""
     if comparison is not None and comparison.several:
         numbers = ", ".join(f"'{each.name}': 0.1" for each in comparison.objectives)
-        return f"return several numbers by name, as `{{{numbers}}}`"
+        return f"return several numbers by name, such as `{{{numbers}}}`"
     return (
-        "return one number, or several by name, as `{'loss': 0.1, 'size': 9}` with `objective=['loss:min', 'size:min']`"
+        "return one number, or several by name, such as `{'loss': 0.1, 'size': 9}` with `objective=['loss:min', "
+        "'size:min']`"
     )
 
 

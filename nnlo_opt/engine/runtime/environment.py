@@ -83,7 +83,7 @@ SIGN = "NNLO_OPT_MPI_BEGINS"
 EXIT_CODE = "NNLO_OPT_EXIT_CODE"
 
 
-def ranks_outlive_others(environ: Mapping[str, str] = os.environ) -> bool:
+def ulfm_is_on(environ: Mapping[str, str] = os.environ) -> bool:
     """Return True if this process is a rank of a job whose ranks survive the death of others (ULFM)."""
     return environ.get(_SWITCH, "").lower() in ("1", "true", "yes", "on", "enabled")
 
@@ -126,8 +126,8 @@ def idle_nodes_text(n_nodes: int, n_ranks: int, environ: Mapping[str, str] = os.
         return ""
     text = f"The {n_ranks} ranks use {n_nodes} of the {n_allocated} nodes that this job has."
     if (policy := environ.get(_MAPPING, "")).startswith(":"):
-        return f"{text} Open MPI's mpirun fills the first node, as `{_MAPPING}` is `{policy}`. Use `slot{policy}`."
+        return f"{text} Open MPI's mpirun fills the first node, because `{_MAPPING}` is `{policy}`. Use `slot{policy}`."
     return (
-        f"{text} If the others are not for another search, spread the ranks: `mpirun --map-by node` (Open MPI), or "
+        f"{text} Unless the others are for another search, spread the ranks: `mpirun --map-by node` (Open MPI), or "
         "`mpirun -ppn RANKS` (MPICH)."
     )

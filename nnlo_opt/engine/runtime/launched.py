@@ -52,7 +52,7 @@ class Launch:
         n = self.n_processes
         return (
             f"Processes that are started together must be ranks of one MPI world. Received: {n} processes "
-            f"(`{self.variable}={n}`), each in a world of 1 rank, so that {n} equal runs would begin. "
+            f"(`{self.variable}={n}`), each in a world of 1 rank, so {n} identical runs would start. "
             f"{self.remedy(library)} If each process is meant to be a run, set `{SEPARATE_RUNS}=1`."
         )
 

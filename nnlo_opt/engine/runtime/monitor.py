@@ -96,7 +96,7 @@ class Monitor:
                     figures = gauge.read()
                 except Exception as error:
                     # A measurement must not end the training.
-                    logger.warning("%s is not read any more: %s", type(gauge).__name__, error)
+                    logger.warning("%s is no longer read: %s", type(gauge).__name__, error)
                     self._gauges.remove(gauge)
                     continue
                 for name, value in figures.items():

@@ -38,7 +38,7 @@ class MpiKind(NamedTuple):
         return int(re.match(r"\d*", self.version)[0] or 0)  # type: ignore[index]  # it always matches
 
     @property
-    def lets_ranks_outlive_others(self) -> bool:
+    def has_ulfm(self) -> bool:
         """True for an Open MPI whose ranks can survive the death of others (ULFM)."""
         return self.name == "Open MPI" and self._major >= _PRRTE
 
@@ -64,7 +64,7 @@ class MpiKind(NamedTuple):
         """What to try if no rank starts; empty if this MPI starts any number of ranks, even as root."""
         if self.name != "Open MPI":
             return ""
-        return f"{self} starts no rank as root, nor more ranks than slots, unless told to. {_ROOT} {self.slots_remedy}"
+        return f"By default {self} starts no ranks as root, and no more ranks than slots. {_ROOT} {self.slots_remedy}"
 
     def __str__(self) -> str:
         return f"{self.name or 'unknown'} {self.version}".rstrip()

@@ -58,7 +58,7 @@ def check_search(part: object) -> None:
     """Raise ConfigurationError if `part` is not a search algorithm; a class is checked when constructed."""
     if not isinstance(part, type) and not takes_arguments(getattr(part, "suggest", None)):
         raise ConfigurationError(
-            "A search algorithm of one's own must be an object with a method `suggest(history)`. Received: "
+            "A custom search algorithm must be an object with a method `suggest(history)`. Received: "
             f"{part!r}. Give one, or a name."
         )
 
@@ -69,9 +69,9 @@ def check_pruner(part: object) -> None:
         return
     if not isinstance(part, Pruner) or part.pauses or not takes_arguments(part.decide, 4):
         raise ConfigurationError(
-            "A pruner of one's own must be a `nnlo_opt.extend.Pruner` that does not pause trials, with a "
-            f"method `decide(trial, fold, epoch, reports)`. Received: {part!r}. Inherit from this class, and answer "
-            "`Verdict.GO_ON` or `Verdict.PRUNE`."
+            "A custom pruner must be a `nnlo_opt.extend.Pruner` that does not pause trials, with a "
+            f"method `decide(trial, fold, epoch, reports)`. Received: {part!r}. Inherit from this class, and return "
+            "`Verdict.GO_ON` or `Verdict.PRUNE` in a `Decision`."
         )
 
 
@@ -81,7 +81,7 @@ def custom_search(part: str | SearchAlgorithm | type[SearchAlgorithm], space: Sp
     Raises:
         ConfigurationError: the class does not exist, cannot be constructed, or lacks `suggest`.
     """
-    made = _made(part, "A search algorithm", installed.SEARCH_ALGORITHMS, space=space, seed=seed)
+    made = _made(part, "A custom search algorithm", installed.SEARCH_ALGORITHMS, space=space, seed=seed)
     check_search(made)
     return CheckedSearch(made, space)
 
@@ -92,7 +92,7 @@ def custom_pruner(part: str | Pruner | type[Pruner]) -> Pruner:
     Raises:
         ConfigurationError: the class does not exist, cannot be constructed, or is not a pruner.
     """
-    made = _made(part, "A pruner", installed.PRUNERS)
+    made = _made(part, "A custom pruner", installed.PRUNERS)
     check_pruner(made)
     return CheckedPruner(made)
 
@@ -108,10 +108,10 @@ def custom_rule(part: str) -> UpdateRule:
     Raises:
         ConfigurationError: the class does not exist, cannot be constructed, or is not an update rule.
     """
-    made = _made(part, "An update rule", installed.UPDATE_RULES)
+    made = _made(part, "A custom update rule", installed.UPDATE_RULES)
     if not isinstance(made, UpdateRule) or made.options or not isinstance(getattr(made, "name", None), str):
         raise ConfigurationError(
-            "An update rule of one's own must be a `nnlo_opt.extend.UpdateRule` with a `name` and "
+            "A custom update rule must be a `nnlo_opt.extend.UpdateRule` with a `name` and "
             f"without `options`. Received: {made!r} of {part}. Inherit from this class, and make numbers of the rule "
             "constants."
         )
@@ -144,9 +144,7 @@ def check_halves(options: Any) -> None:
         received = reason_of(error)
     if isinstance(received, np.ndarray):
         received = f"{received.dtype} of shape {received.shape} for {weights.shape}"
-    raise ConfigurationError(
-        f"An update rule of one's own must {demand}. Received: {received} of {options.mode}. Correct it."
-    )
+    raise ConfigurationError(f"A custom update rule must {demand}. Received: {received} of {options.mode}. Correct it.")
 
 
 def _fault_at_master(options: Any, update: np.ndarray) -> tuple[str, str]:
@@ -159,13 +157,21 @@ def _fault_at_master(options: Any, update: np.ndarray) -> tuple[str, str]:
     central, shared = np.zeros(2, np.float32), np.zeros(2, np.float32)
     for half in (master, other):
         half.take_layers(_LAYERS)
+    before = [vector.copy() for vector in master.vectors]
     if options.synchronous:
         try:
             master.apply_round(central, [(1, update.copy())])
         except ProtocolError as error:
             return "have `apply_round` at its master, or `may_be_synchronous = False`", str(error)
+    else:
+        master.apply(central, update.copy(), 1.0)
+    same = not central.any() and all(map(np.array_equal, before, master.vectors))
+    if same and update.any():
+        name = "apply_round" if options.synchronous else "apply"
+        what = f"change `central` or a vector of its `memory` in place by `{name}`, as `central -= step`"
+        return what, "weights and memory as before an update"
+    if options.synchronous:
         return "", ""
-    master.apply(central, update.copy(), 1.0)
     if options.shares_weights:
         answer = shared if master.answers == Answer.WEIGHTS else np.zeros(2, np.float32)
         other.at_step(1)
@@ -218,8 +224,8 @@ class CheckedPruner(Pruner):
             case Decision(Verdict.GO_ON | Verdict.PRUNE, 0, str()):
                 return answer
         raise ConfigurationError(
-            f"`{type(self._pruner).__qualname__}.decide` must return a `Decision` to go on or to prune, as "
-            '`Decision(Verdict.PRUNE, reason="no better")`. Received: '
+            f"`{type(self._pruner).__qualname__}.decide` must return a `Decision` with `Verdict.GO_ON` or "
+            '`Verdict.PRUNE`, for example `Decision(Verdict.PRUNE, reason="no better")`. Received: '
             f"{answer} for trial {trial} after epoch {epoch}. Correct it, and start a new run."
         )
 
@@ -232,12 +238,12 @@ def _made(part: Any, what: str, group: str, **arguments: object) -> Any:
     elif isinstance(part, str):
         source, _, name = part.rpartition(":")
         form, received = "FILE.py:CLASS", part
-        maker = getattr(load_module(source, f"{what} of one's own must be FILE.py:CLASS"), name, None)
+        maker = getattr(load_module(source, f"{what} must be FILE.py:CLASS"), name, None)
     elif isinstance(part, type):
         form, received, maker = "a class or an object", f"the class {part.__qualname__}", part
     else:
         return part
-    rule = f"{what} of one's own must be {form}, and is made by `CLASS({', '.join(arguments)})`"
+    rule = f"{what} must be {form}, created by `CLASS({', '.join(arguments)})`"
     if not takes_arguments(maker, len(arguments)):
         wrong = "which cannot be called like that" if callable(maker) else "and there is no such class"
         raise ConfigurationError(f"{rule}. Received: {received}, {wrong}. Correct the class, or the name.")

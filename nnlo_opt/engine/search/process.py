@@ -229,12 +229,12 @@ class SearchProcess(SearchService):
             self._stderr.seek(0)
             tail = self._stderr.read().decode(errors="replace")[-_TAIL_CHARACTERS:].strip()
             again = (
-                f", as the one before it at this suggestion; `{spelled('opt_restore', True)}` goes on from here"
+                f", like the one before it at this suggestion; `{spelled('opt_restore', True)}` continues from here"
                 * bool(self._sent)
             )
             raise NnloError(f"{how}{again}. Its last output:\n{tail or '(nothing)'}")
         self._failed_at = self._n_suggested
-        self._say(f"{how}: another one takes its place, with all trials so far.")
+        self._say(f"{how}: another one replaces it, with all trials so far.")
         with suppress(OSError), self._process, self._stderr:  # whose files are closed then
             self._begin()
 

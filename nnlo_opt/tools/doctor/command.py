@@ -64,7 +64,7 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         return EXIT_WRONG_REQUEST
     if is_rank() or launch is not None or not starter:
         raise ConfigurationError(
-            "`nnlo-opt doctor` must be started once, as it starts ranks itself by `--mpirun`. Received: "
+            "`nnlo-opt doctor` must be started once, because it starts ranks itself by `--mpirun`. Received: "
             f"{'a rank of mpirun or srun' if starter else 'an empty `--mpirun`'}. Call it as one process."
         )
     if arguments.folder.is_file():

@@ -138,7 +138,7 @@ class Examination:
         """Kill one of two ranks."""
         if not self.has_mpi:
             return
-        answer, has_ulfm = Answer("", ""), self.kind.lets_ranks_outlive_others
+        answer, has_ulfm = Answer("", ""), self.kind.has_ulfm
         if has_ulfm:
             answer = ask([*self.starter, "-n", "2", *module_command(_RANK, "death")], self.timeout_s, ULFM)
         noticed_ms = next((line["noticed_ms"] for line in answer.lines), None)

@@ -63,7 +63,7 @@ def mpi(launcher: str, launcher_text: str, library_text: str, error: str, beside
     if not launcher:
         return broken("No launcher is in PATH or beside this Python.", install)
     if not launcher_text:
-        return broken(f"`{launcher} --version` gives no answer.", f"Repair it, or take another. {install}")
+        return broken(f"`{launcher} --version` gives no answer.", f"Repair it, or use another one. {install}")
     if not library_text:
         return broken(f"mpi4py has loaded no MPI library: {error}", install)
     text = f"`{launcher}` is {kind}; the library of mpi4py is {own}."
@@ -101,7 +101,7 @@ def ranks(job: ShortJob, n_cores: int, idle: str) -> Iterator[Finding]:
     found, failure = job.found, job.failure
     hosts = Counter(rank["host"] for rank in found)
     if len(found) < (job.n_asked or 1):
-        by_hand = "Try `mpirun hostname` by hand: does every host let you in, and has it this Python?"
+        by_hand = "Try `mpirun hostname` by hand: can you log in to every host, and does it have this Python?"
         remedy = next((remedy(job.kind) for words, remedy in _REFUSALS.items() if words in failure), by_hand)
         yield broken(f"{len(found)} of {job.n_asked or 'all'} ranks have started. {failure}", remedy)
         return
@@ -160,7 +160,9 @@ def cores(n_usable: int, n_of_machine: int, n_physical: int, quota: float | None
     text = f"{n_usable} of {n_of_machine} cores" + f", hyperthreads of {n_physical}" * (n_physical < n_usable)
     if quota is not None and quota < n_usable:
         text += f", of which the control group allows the time of {quota:g}."
-        return works(text, f"Set `OMP_NUM_THREADS={max(1, int(quota / n_ranks))}`: each rank counts all that it sees.")
+        return works(
+            text, f"Set `OMP_NUM_THREADS={max(1, int(quota / n_ranks))}`: otherwise each rank uses all that it sees."
+        )
     text += f" for {n_ranks} ranks of this host."
     return works(text, "Start fewer ranks or take more cores; only rank 0 needs none." * (n_ranks - 1 > n_physical))
 
@@ -170,12 +172,12 @@ def threads(given: Mapping[str, str], n_cores: int, n_ranks: int) -> Iterator[Fi
     n_training = max(1, n_ranks - 1)
     share = max(1, n_cores // n_training)
     if not given:
-        yield works(f"No variable gives their number: each rank that trains takes {share}.")
+        yield works(f"No variable sets their number: each rank that trains uses {share}.")
     for name, value in given.items():
         n_threads = int(first) if (first := value.split(",")[0].strip()).isdigit() else 0
         text = f"`{name}={value}` makes {n_threads * n_training} threads on {n_cores} cores."
         too_many = not 0 < n_threads <= share
-        yield works(text, f"Unset {name}: each rank that trains then takes its share, {share}." * too_many)
+        yield works(text, f"Unset {name}: each rank that trains then uses its share, {share}." * too_many)
 
 
 def disk(folder: str, kind: str, measured: Mapping[str, Any], failure: str, owner: str) -> Iterator[Finding]:
@@ -202,7 +204,7 @@ def disk(folder: str, kind: str, measured: Mapping[str, Any], failure: str, owne
         text = f"{where} has no locks: `run.owner` guards a run there."
         yield works(text, "`--cache-data` needs a disk of the node, such as /tmp.")
     if kind in _LOST:
-        yield works(f"{where} is {_LOST[kind]}: the end of the machine or container loses the run.", _ELSEWHERE)
+        yield works(f"{where} is {_LOST[kind]}: the run is lost when the machine or container ends.", _ELSEWHERE)
     text = where + ", shared with other hosts" * kind.startswith(_SHARED)
     text += f": {'locks, ' * measured['locks']}renames, "
     text += "{mb_per_s:.0f} MB/s, {line_ms:.1f} ms for a line of the journal.".format(**measured)
@@ -216,13 +218,13 @@ def framework(name: str, measured: Mapping[str, Any] | None, failure: str) -> Fi
     """Judge the import of a framework; `measured`: `seconds`, `version`, `backend`, or None if it is not installed."""
     if measured is None:
         return works(f"Not installed; only models of {name} need it.")
-    again = f"Try `python -c 'import {name}'`, or install it anew."
+    again = f"Try `python -c 'import {name}'`, or reinstall it."
     if not measured:
         return broken(f"It is installed, but cannot be imported. {failure}", again)
     text = f"{measured['version']}{' on ' * bool(measured['backend'])}{measured['backend']}"
     text += f", imported in {measured['seconds']:.1f} s."
     slow = measured["seconds"] > SLOW_IMPORT_S
-    return works(text, "Each rank that trains takes as long: put the environment on a faster disk." * slow)
+    return works(text, "Each rank that trains needs this long: put the environment on a faster disk." * slow)
 
 
 def gpus(names: Sequence[str], chosen: Mapping[str, str], seen: Mapping[str, int]) -> Finding:

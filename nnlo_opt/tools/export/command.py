@@ -62,7 +62,7 @@ def report(parser: Parser, argv: Sequence[str]) -> None:
 
         paths = write_figures(ledger, folder := SafePath(Path(folder)) if folder else SafePath(place) / "figures")
         named = ", ".join(path.name[:-4] for path in paths if path.name.endswith(".pdf"))
-        text = f"Wrote figures as PNG and PDF to `{folder}`: {named or 'none, as no trial is complete'}."
+        text = f"Wrote figures as PNG and PDF to `{folder}`: {named or 'none, because no trial is complete'}."
         print(fitted(text))
 
 

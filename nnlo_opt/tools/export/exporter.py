@@ -91,8 +91,8 @@ def tool_named(name: str) -> Tool:
     kind = installed.load(installed.EXPORTERS, name)
     if not callable(kind) or not takes_arguments(getattr(kind, "take", None), 3):
         raise ConfigurationError(
-            "An exporter of another package must be a class, made by `CLASS(target, run_name)`, with a method "
-            f"`take(events, ledger)`. Received: {kind!r} as {name}. Correct the class, or name another format."
+            "A custom exporter must be a class, created by `CLASS(target, run_name)`, with a method "
+            f"`take(events, ledger)`. Received: {kind!r} as {name}. Correct the class, or choose another format."
         )
     target = str(getattr(kind, "target", name.partition("@")[0]))
     return Tool(module="", maker="", target=target, is_file=bool(getattr(kind, "is_file", False)))

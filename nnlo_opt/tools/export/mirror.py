@@ -83,5 +83,5 @@ if __name__ == "__main__":
         mirror(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
     except Exception as error:
         command = f"`nnlo-opt export {sys.argv[1]} --to {sys.argv[3]} --overwrite`"
-        why = f"The mirror for {sys.argv[3]} has ended, and the run goes on: {error!r}."
+        why = f"The mirror for {sys.argv[3]} has ended, and the run continues: {error!r}."
         sys.exit(f"{why} {command} writes it when the run is over.")

@@ -57,9 +57,9 @@ def version_of(mpirun: str) -> str:
     return ""
 
 
-def lets_ranks_outlive_others(mpirun: str) -> bool:
+def has_ulfm(mpirun: str) -> bool:
     """Return True if `mpirun` belongs to an Open MPI with ULFM, where ranks can survive the death of others."""
-    return MpiKind.of(version_of(mpirun)).lets_ranks_outlive_others
+    return MpiKind.of(version_of(mpirun)).has_ulfm
 
 
 @dataclass(slots=True)

@@ -139,7 +139,7 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
         )
     starter[0] = found
     kind = MpiKind.of(version_of(starter[0]))
-    ulfm = ULFM if not arguments.no_ulfm and kind.lets_ranks_outlive_others else {}
+    ulfm = ULFM if not arguments.no_ulfm and kind.has_ulfm else {}
     environment = dict(ulfm)
     if arguments.n_ranks is not None:
         starter += ["-n", str(arguments.n_ranks)]

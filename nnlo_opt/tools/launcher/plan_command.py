@@ -59,7 +59,7 @@ OPTIONS = (
     Option("node_gpus", "GPUS", whole(0), default=0, example="4", help="GPUs to request per node"),
     Option("memory", "MB", _MEMORY, shown="the site's", example="64000", bare=_PLANNED,
         help="memory to request per node; without a number, that of the plan"),
-    Option("account", "NAME", _NAME, shown="yours at the site", example="physics",
+    Option("account", "NAME", _NAME, shown="your default at the site", example="physics",
         help="account or project to charge"),
     Option("partition", "NAME", _NAME, also="--queue", shown="the site's", example="gpu", help="partition or queue"),
     Option("modules", "NAME", many(_NAME, "extend"), example="python/3.11 openmpi/4.1",
@@ -109,7 +109,7 @@ def main(parser: Parser, argv: Sequence[str]) -> None:
     if arguments.cores_per_rank > arguments.node_cores:
         raise ConfigurationError(
             f"`--cores-per-rank` must be at most `--node-cores`. Received: {arguments.cores_per_rank} of "
-            f"{arguments.node_cores} cores; take fewer, or give the cores of your nodes."
+            f"{arguments.node_cores} cores; ask for fewer, or give the cores of your nodes."
         )
     plan = JobPlan(
         topology=topology,
@@ -129,8 +129,8 @@ def _script(arguments: argparse.Namespace, plan: JobPlan) -> str:
     if not arguments.scheduler and not arguments.template:
         if flags := [option.flag for option in _OF_SCRIPT if getattr(arguments, option.name) != option.default]:
             raise ConfigurationError(
-                f"`{flags[0]}` must be given with `--scheduler` or `--template`, as it is about the batch script. "
-                f"Received: neither. Add `--scheduler {SCHEDULERS[0]}`, or leave `{flags[0]}` out."
+                f"`{flags[0]}` must be given with `--scheduler` or `--template`, because it concerns the batch "
+                f"script. Received: neither. Add `--scheduler {SCHEDULERS[0]}`, or leave `{flags[0]}` out."
             )
         return ""
     further = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
@@ -167,7 +167,7 @@ def _activation(environment: str) -> str:
     if not line:
         raise ConfigurationError(
             "`--environment` must be the folder of a Python environment, with `bin/activate` or `bin/python`. "
-            f"Received: {environment}. Make it by `python3 -m venv {shlex.quote(environment)}`, or name another."
+            f"Received: {environment}. Create it by `python3 -m venv {shlex.quote(environment)}`, or name another."
         )
     return line
 

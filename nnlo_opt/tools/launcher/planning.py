@@ -67,7 +67,7 @@ class JobPlan(Frozen):
             each = "each " if len(blocks) > 1 else ""
             first, last = topology.teams_of(blocks[0])[0], topology.teams_of(blocks[-1])[-1]
             ranks = f"world ranks {first.world_ranks[0]} to {last.world_ranks[-1]}"
-            parts = f"{each}{sum(shape)} ranks"
+            parts = each + _counted(sum(shape), "rank")
             if len(shape) > 1:
                 sizes = " + ".join(map(str, shape))
                 parts += f" in {len(shape)} sub-blocks of {sizes}, which train folds at the same time"

@@ -121,7 +121,7 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
     arguments, given = parser.values(argv), parser.given(argv)
     if arguments.run and (beside := [name for name in _OF_RUN if name in given]):
         raise ConfigurationError(
-            f"`--run` has trials with figures and times of their own. Received: `--{beside[0].replace('_', '-')}` as "
+            f"`--run` has trials with recorded figures and times. Received: `--{beside[0].replace('_', '-')}` as "
             "well; leave it out."
         )
     try:
@@ -172,7 +172,7 @@ def _choose(arguments: argparse.Namespace, workload: Workload, given: Collection
     arguments.hyper_opt = FREEZE_THAW if epochs > 1 and "pruner" not in given else "bayesian"
     if not arguments.json:
         why = "a pruner is given" if "pruner" in given else f"trials have {counted(epochs, 'epoch')}"
-        print(f"`--hyper-opt auto` is {arguments.hyper_opt}, as {why}.")
+        print(f"`--hyper-opt auto` is {arguments.hyper_opt}, because {why}.")
 
 
 def _workload(arguments: argparse.Namespace) -> Workload:

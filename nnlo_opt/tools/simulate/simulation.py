@@ -121,7 +121,7 @@ class VirtualMaster:
             case msg.GoOn() | msg.PauseFold() | msg.StopFold() | msg.PreemptFold() | msg.FoldRecorded():
                 pass  # for an ended assignment; a simulation is not preempted
             case _:
-                raise ProtocolError(f"A master takes no {type(message).__name__} from the coordinator.")
+                raise ProtocolError(f"A master does not accept {type(message).__name__} from the coordinator.")
 
     def send(self, message: Message) -> None:
         """Send a message that is due now, and schedule the next one."""

@@ -74,8 +74,8 @@ def test_a_run_that_has_a_success_is_resumed_without_a_first_mistake(tmp_path):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (None, "received: None, as of a function without `return`; end it by `return`"),
-        ((1, 2), "received: (1, 2); return one number, or several by name, as `{'loss': 0.1, 'size': 9}` with"),
+        (None, "received: None, as from a function without `return`; end it by `return`"),
+        ((1, 2), "received: (1, 2); return one number, or several by name, such as `{'loss': 0.1, 'size': 9}` with"),
         (np.zeros(3), "received: array([0., 0., 0.]), which holds 3 numbers: return one of them, or their `.mean()`"),
         ("1", "which is text: convert it by `float(...)`"),
         ({"loss": None}, "a finite number as `loss`; received: None"),

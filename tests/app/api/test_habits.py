@@ -553,8 +553,8 @@ around.__wrapped__ = decorated  # as by `use_named_args` of scikit-optimize
     ("target", "words"),
     [
         (coroutine, "return asyncio.run(...)"),
-        (generator, "Give values on the way to the argument `report`"),
-        (around, "Take it off"),
+        (generator, "Pass values on the way to the argument `report`"),
+        (around, "Remove it"),
         (Evaluated, "Received: the class Evaluated"),
         (Evaluated.at, "as `Objective().method`"),
     ],
@@ -573,7 +573,7 @@ class Lines:
     ("target", "words"),
     [
         (lambda config: config.x, r"`config` is a dictionary of the parameters x: take `config\['x'\]`"),
-        (lambda p: p[0], r"or name them as arguments, as `def objective\(x\)`"),
+        (lambda p: p[0], r"or name them as arguments, as in `def objective\(x\)`"),
     ],
 )
 def test_an_error_about_the_dictionary_of_parameters_says_what_it_is(target, words):
@@ -592,7 +592,7 @@ def test_a_misuse_is_said_once():
     with pytest.raises(TrialError) as raised:
         nnlo_opt.optimize(lambda x: (x, 1), SPACE, objective=["a:min", "b:max"], num_iterations=1, hyper_opt="random")
     assert str(raised.value).count("must return a finite number") == 1
-    assert str(raised.value).endswith("return several numbers by name, as `{'a': 0.1, 'b': 0.1}`")
+    assert str(raised.value).endswith("return several numbers by name, such as `{'a': 0.1, 'b': 0.1}`")
 
 
 def test_the_error_of_a_value_that_is_long_or_has_lines_has_no_note_that_repeats_it():

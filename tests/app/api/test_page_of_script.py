@@ -14,6 +14,7 @@ from nnlo_opt import Real, SearchWarning
 from nnlo_opt.app.reporting.follow import Reporter
 from nnlo_opt.app.reporting.watch import SearchBar
 from nnlo_opt.engine.objective import forked
+from tests.helpers.effort import some_of
 from tests.helpers.told_runs import Story
 
 SPACE = {"x": Real(-5, 5)}
@@ -85,7 +86,7 @@ def searched(run, **options):
     return nnlo_opt.optimize(square, SPACE, checkpoint=run, **FEW, **options)
 
 
-@pytest.mark.parametrize("search", [searched, told])
+@pytest.mark.parametrize("search", some_of([searched, told]))
 def test_the_page_is_there_when_the_search_has_ended_and_its_helper_had_one_thread(helper, monkeypatch, search):
     helper(NOTES)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -101,7 +102,7 @@ def test_a_search_that_keeps_nothing_starts_no_helper(helper, monkeypatch):
     assert len(nnlo_opt.optimize(square, SPACE, **FEW)) == 6
 
 
-@pytest.mark.parametrize("search", [searched, told])
+@pytest.mark.parametrize("search", some_of([searched, told]))
 @pytest.mark.parametrize("program", [RAISES, DIES])
 def test_a_helper_that_fails_is_a_warning_and_the_result_is_there(helper, search, program, capfd):
     helper(program)
@@ -125,7 +126,7 @@ def test_tables_that_cannot_be_written_are_a_warning(helper):
         assert len(searched("run")) == 6
 
 
-@pytest.mark.parametrize("search", [searched, told])
+@pytest.mark.parametrize("search", some_of([searched, told]))
 def test_a_page_that_takes_a_while_is_told_on_standard_error(helper, monkeypatch, search):
     helper(WAITS)
     said = Watched(Path("go").touch)

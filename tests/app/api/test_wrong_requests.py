@@ -190,4 +190,4 @@ def test_what_a_search_from_python_says_of_itself_is_in_words_of_python():
         result = nnlo_opt.optimize(broken, SPACE, num_iterations=9, hyper_opt="random", catch=True, max_failures=2)
     assert result.ended_because.endswith("(`max_failures`)")
     early = nnlo_opt.optimize(square, SPACE, num_iterations=2, hyper_opt="auto", pruner="none")
-    assert early.hyper_opt == 'bayesian (auto, as `pruner="none"` is given)'
+    assert early.hyper_opt == 'bayesian (auto, because `pruner="none"` is given)'

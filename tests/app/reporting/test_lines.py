@@ -269,9 +269,9 @@ def test_a_line_says_which_ranks_have_died_and_how_the_block_continues():
     (line,) = screen(lost([3], 1, 4, 3))
     assert line.endswith("rank 3 of block 1 died; the block continues with 3 ranks, 1 spare")
     (line,) = screen(lost([5, 6], 1, 2, 0))
-    assert line.endswith("ranks 5 and 6 of block 1 died; the block is spare, as its last 2 cannot train")
+    assert line.endswith("ranks 5 and 6 of block 1 died; the block is spare, because its last 2 cannot train")
     screen(lost([7], 2, 1, 1), lost([8, 9, 10], 3, 0, 0))
     assert losses_text(screen.ledger) == (
-        "Died: ranks 3, 5 and 6 of block 1 (the block is spare, as its last 2 cannot train); rank 7 of block 2 (the "
-        "block continues with 1 rank); ranks 8, 9 and 10 of block 3 (the block is lost)."
+        "Died: ranks 3, 5 and 6 of block 1 (the block is spare, because its last 2 cannot train); rank 7 of block 2 ("
+        "the block continues with 1 rank); ranks 8, 9 and 10 of block 3 (the block is lost)."
     )

@@ -60,7 +60,7 @@ def test_a_batch_larger_than_the_samples_of_a_worker_is_remarked_on(arguments, s
 
 
 @pytest.mark.parametrize(
-    ("n_ranks", "says"), [(10, ""), (11, "10 workers act as a momentum of 0.90, and 0.9 was asked")]
+    ("n_ranks", "says"), [(10, ""), (11, "10 workers act as a momentum of 0.90, no less than the 0.9 asked")]
 )
 def test_workers_that_give_more_momentum_than_was_asked_for_are_remarked_on(n_ranks, says):
     found = Findings(model="m", kind="model", source="", sha256="")
@@ -72,5 +72,5 @@ def test_workers_that_give_more_momentum_than_was_asked_for_are_remarked_on(n_ra
     remarks = check_momentum(corrected, plan_single_block(n_ranks), found)
     assert len(remarks) == bool(says)
     assert says in "".join(remarks)
-    with pytest.raises(ConfigurationError, match="makes its own steps"):
+    with pytest.raises(ConfigurationError, match="trains itself"):
         check_momentum(corrected, plan_single_block(n_ranks), replace(found, trains_itself=True))

@@ -109,7 +109,7 @@ def test_figures_of_a_table_say_which_trials_keep_the_bounds_and_what_has_none_i
         (False, None),
         (True, {"size": 2.0}),
     ]
-    assert lines[0].endswith(": 1 of 3 trials have no `m:size`, and only their feasibility counts.")
+    assert lines[0].endswith(": 1 of 3 trials have no `m:size`, so only their feasibility counts.")
     unbounded, lines = observations_of_runs([table(tmp_path, rows)], IDENTITY, OURS)
     assert not any("outcomes" in observation for observation in unbounded)
     assert len(lines) == 1
@@ -125,8 +125,8 @@ def test_figures_of_a_table_say_which_trials_keep_the_bounds_and_what_has_none_i
         ("figure_of_merit,figure_of_merit_std,p:x\n1,nan,2\n", "a figure_of_merit of 1.0 ± nan"),
         ("figure_of_merit,n_folds,p:x\n1,inf,2\n", "over inf folds"),
         ("figure_of_merit,p:x\n\xff,2\n", "could not convert string"),
-        ("p:x,figure_of_merit\n1,2\n3\n", "row 2 below the names has not as many cells"),
-        ("figure_of_merit,p:x\n0,5,1\n", "row 1 below the names has not as many cells"),
+        ("p:x,figure_of_merit\n1,2\n3\n", "row 2 below the names has a different number of cells"),
+        ("figure_of_merit,p:x\n0,5,1\n", "row 1 below the names has a different number of cells"),
     ],
 )
 def test_a_table_without_these_is_refused(tmp_path, text, words):

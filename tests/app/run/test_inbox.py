@@ -102,7 +102,7 @@ def test_what_is_no_request_is_left_alone_and_said_once(tmp_path, text):
         inbox.look()
         assert inbox() == []
     assert len(said) == 1
-    assert "0.json` is left alone, as it is no request to this run" in said[0]
+    assert "0.json` is ignored, because it is not a request to this run" in said[0]
     assert len(list((tmp_path / "inbox").iterdir())) == 2
 
 

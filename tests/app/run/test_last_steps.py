@@ -104,7 +104,7 @@ def test_a_reporter_that_failed_leaves_the_tables_to_rank_0_and_the_page_to_the_
     directory = SimpleNamespace(path=tmp_path, shown="runs/a", ledger=story.ledger)
     written = last_steps.write_last_reports(reporter, directory, lambda text, file: said.append(text))
     assert {*written} == {path.name for path in tmp_path.iterdir()} == {"results.csv", "summary.json"}
-    assert said == ["report.html is not written: `nnlo-opt report runs/a` writes it, or says why."]
+    assert said == ["report.html is not written: `nnlo-opt report runs/a` writes it, or prints why."]
 
 
 def test_reports_that_cannot_be_written_are_not_among_the_files_of_the_run(tmp_path):

@@ -181,4 +181,4 @@ def test_links_of_a_killed_attempt_go_and_what_it_wrote_is_said(begin, start):
     (run / "trials/0001/files/state").touch()
     begin("--opt-restore")
     assert [path.name for path in run.glob("trials/*/files/*")] == ["state"]
-    assert begin.said[-1].startswith("Trial 1: the next attempt finds what the script had written")
+    assert begin.said[-1].startswith("Trial 1: the next attempt finds the files that the script had written")

@@ -309,7 +309,9 @@ def test_smoothed_early_stopping_compares_means_of_patience_epochs():
     state = started(MasterState(plan(n_workers=1, epochs=20, early_stopping="val_loss,~<,2")))
     finish = run(state, [4.0, 2.0, 3.0, 1.0, 3.0, 2.5, 0.1])
     assert (finish.n_epochs, finish.figure_of_merit) == (6, 1.0)
-    assert finish.reason.startswith("the mean val_loss of 2 epochs is no better than of as many before (`--early")
+    assert finish.reason.startswith(
+        "the mean val_loss of 2 epochs is no better than that of as many epochs before (`--early"
+    )
 
 
 def test_the_best_epoch_is_kept_when_it_is_reached_and_only_then():

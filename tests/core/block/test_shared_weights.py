@@ -204,5 +204,5 @@ class TestExchange:
 def test_memory_that_its_master_has_let_go_of_cannot_be_joined():
     network = LoopbackNetwork(2, shares=True)
     place = network.end(0).share(64).place
-    with pytest.raises(OSError, match="let go"):
+    with pytest.raises(OSError, match="released"):
         network.end(1).join(0, place)

@@ -42,7 +42,7 @@ def test_a_bug_is_told_with_the_messages_that_led_to_it_and_what_came_before_sta
     master = network.end(1)
     master.send(0, msg.FoldStarted(assignment=0))
     master.send(0, msg.FoldRecorded(assignment=0))
-    with pytest.raises(ProtocolError, match="FoldRecorded is no message a master sends") as raised:
+    with pytest.raises(ProtocolError, match="A master does not send FoldRecorded") as raised:
         coordinator.step()
     first, second = raised.value.__notes__
     assert first.startswith("took in from rank 1: FoldStarted(")

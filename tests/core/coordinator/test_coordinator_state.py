@@ -56,7 +56,7 @@ def test_every_phase_takes_its_events_and_any_other_raises_and_changes_nothing(p
     ("event", "sentence"),
     [
         (Suggestion(point={"n": 1}), "nobody asked for"),
-        (FromMaster(team=0, message=msg.Fence(assignment=0)), "Fence is no message a master sends"),
+        (FromMaster(team=0, message=msg.Fence(assignment=0)), "A master does not send Fence"),
     ],
 )
 def test_an_unasked_suggestion_or_a_foreign_message_raises_and_changes_nothing(event, sentence):

@@ -171,6 +171,18 @@ def report(state, assignment, figure, now_s=1.0, epoch=1):
     return from_master(state, 0, msg.EpochReported(assignment=assignment, **what), now_s)
 
 
+def test_a_promotion_is_on_the_disk_before_the_master_is_told_though_news_needs_no_sync():
+    state, _ = begin(ledger=Ledger([session()]), pruning=ASHA)
+    suggest(state, n=0)
+    report(state, 0, 0.5)
+    from_master(state, 0, msg.FoldPaused(assignment=0, epoch=1))
+    suggest(state, n=1)
+    written, *others = report(state, 1, 0.4)
+    assert [type(event).__name__ for event in written.events] == ["EpochEnded", "TrialPromoted"]
+    assert written.durable
+    assert sends_to(others, 0) == [msg.GoOn(assignment=1)]
+
+
 def test_paused_trials_stay_paused_at_the_end_of_the_walltime_and_continue_later():
     state, out = with_two_paused(deadline_s=100.0, end_s=10.0)
     stopping = step(state, Tick(), 90.0)

@@ -53,6 +53,15 @@ def test_the_target_is_reached_by_a_better_figure_also_in_an_earlier_start(direc
     assert not ending.promotes
 
 
+def test_a_trial_that_breaks_a_constraint_reaches_no_target():
+    (trial,) = ledger_with(0.1).trials
+    for feasible, phase in ((False, Phase.SEARCHING), (True, Phase.DRAINING)):
+        trial.feasible = feasible
+        ending = searching(target_objective=0.3)
+        ending.check_target(trial)
+        assert ending.phase is phase
+
+
 def test_what_has_ended_is_counted_once_however_often_it_is_replayed():
     ledger = ledger_with(0.5, 0.6, 0.7)
     ending = searching(budget=Budget(n_without_improvement=3))

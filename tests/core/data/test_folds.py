@@ -72,6 +72,12 @@ def test_groups_of_equal_size_are_balanced() -> None:
     assert [len(fold.validation) for fold in folds] == [20] * 4
 
 
+@given(SEEDS)
+def test_the_largest_groups_are_dealt_first(seed: int) -> None:
+    groups = np.repeat(np.arange(5), [1, 2, 6, 2, 1])
+    assert [len(fold.validation) for fold in make_folds(2, n_samples=12, seed=seed, groups=groups)] == [6, 6]
+
+
 def test_labels_of_a_regression_are_no_classes() -> None:
     labels = np.linspace(0, 1, 10)
     assert len(make_folds(5, n_samples=10, seed=0, labels=labels)) == 5

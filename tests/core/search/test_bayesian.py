@@ -158,6 +158,7 @@ CATEGORIES = Space(
 )
 
 
+@pytest.mark.proof
 def test_the_best_category_is_found_though_another_one_is_good_everywhere():
     searches = [BayesianSearch(CATEGORIES, seed) for seed in range(4)]
     found = [best_of(search, CATEGORIES, deep_and_shallow, 45, n_pending=0) for search in searches]

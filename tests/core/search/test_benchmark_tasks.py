@@ -151,6 +151,7 @@ def comparison(*arguments):
     return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.proof
 def test_an_engine_is_measured_by_a_python_of_its_own_and_merged(tmp_path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\nexec {sys.executable} "$@"\n')

@@ -39,6 +39,7 @@ def judged(*arguments):
     return json.loads(done.stdout), done.stderr
 
 
+@pytest.mark.proof
 def test_the_goals_are_half_of_the_best_peers_time_with_asha_and_a_third_with_freeze_thaw(kept, tmp_path):
     figure = tmp_path / "errors.svg"
     found, tables = judged("--keep", kept, "--figure", figure)

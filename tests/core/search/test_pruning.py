@@ -216,17 +216,20 @@ def test_a_trial_is_compared_in_its_own_bracket():
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        ({"name": "asha", "max_epochs": 9}, "rungs after epochs 1, 3 of 9; one trial in 3 passes a rung, any other is"),
+        (
+            {"name": "asha", "max_epochs": 9},
+            "rungs after epochs 1, 3 of 9; one trial in 3 passes a rung; the others are",
+        ),
         (
             {"name": "asha", "pauses": False},
-            "epochs 1, 3, 9, 27, 81, 243, …; one trial in 3 passes a rung, any other ends",
+            "epochs 1, 3, 9, 27, 81, 243, …; one trial in 3 passes a rung; the others end",
         ),
         ({"name": "hyperband", "max_epochs": 9}, "rungs after epochs 1, 3 | 3 | none of 9;"),
         (
             {"name": "freeze-thaw", "min_epochs": 0, "max_epochs": 52},
-            "rungs after epochs 3, 5, 8, 13, 21, 33 of 52; the search says which paused trials go on.",
+            "rungs after epochs 3, 5, 8, 13, 21, 33 of 52; the search chooses which paused trials to resume.",
         ),
-        ({"name": "freeze-thaw", "max_epochs": 9, "pauses": False}, "; every trial is trained to its end, as an"),
+        ({"name": "freeze-thaw", "max_epochs": 9, "pauses": False}, "; every trial is trained to its end, because an"),
         ({"name": "median"}, "from epoch 1 on, a trial ends if it is worse than the median of 4 or more other trials"),
     ],
     ids=str,

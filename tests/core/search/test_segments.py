@@ -102,6 +102,7 @@ def test_points_of_a_design_are_feasible():
     assert all(space.is_feasible(point) for point in design)
 
 
+@pytest.mark.proof
 def test_a_search_in_a_local_optimum_finds_the_other_one():
     space, hartmann6 = BUILTIN["hartmann6"].space, BUILTIN["hartmann6"].function
     search, history = BayesianSearch(space, 5, n_initial_points=18), History(space)

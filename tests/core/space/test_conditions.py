@@ -136,10 +136,10 @@ REAL = Real(0, 1, name="x")
         (lambda: Space([Ordinal([1, 2], name="n"), _under("n", True)]), "Received: True"),
         (lambda: Space([Constant(1, name="n"), _under("n", 2)]), "in Constant(1). Received: 2"),
         (lambda: Space([REAL, _under("x", 0.5)]), "must be on a parameter of finitely many values. Received: `x`"),
-        (lambda: Space([_under("y", 1)]), "form a circle. Received: `y` under `y`"),
+        (lambda: Space([_under("y", 1)]), "form a cycle. Received: `y` under `y`"),
         (
             lambda: Space([_under("b", 1, "a"), _under("c", 1, "b"), _under("a", 1, "c")]),
-            "form a circle. Received: `a` under `b` under `c` under `a`",
+            "form a cycle. Received: `a` under `b` under `c` under `a`",
         ),
     ],
 )

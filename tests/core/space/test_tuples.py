@@ -52,7 +52,7 @@ def test_a_point_that_was_handed_out_may_be_changed():
 @pytest.mark.parametrize("paths", [[[9]], [["a"]], 5, [[0, 0, 0]], [None], {"a": 1}])
 def test_paths_that_lead_nowhere_are_refused_in_a_space_and_passed_over_in_a_result(paths):
     data = Categorical([[3, 3], [5, 5]], name="kernel").to_json() | {"tuples": paths}
-    with pytest.raises(ConfigurationError, match="as `to_json` writes it"):
+    with pytest.raises(ConfigurationError, match="in the form that `to_json` writes"):
         parameter_from_json(data)
     assert Tuples([data]).given({"kernel": [3, 3]}) == {"kernel": [3, 3]}
 

@@ -65,10 +65,10 @@ def test_options_that_do_not_go_together_are_refused_by_name(option, changes):
 @pytest.mark.parametrize(
     ("changes", "received"),
     [
-        ({"mode": "easgd"}, "`--mode easgd`; take `--mode downpour`"),
+        ({"mode": "easgd"}, "`--mode easgd`; use `--mode downpour`"),
         ({"synchronous": True}, "`--synchronous`; let each worker train at its own pace"),
-        ({"staleness": "scale"}, "`--staleness scale`; take one of the two"),
-        ({"optimizer": "adam"}, "`--optimizer adam`; take `--optimizer sgd`"),
+        ({"staleness": "scale"}, "`--staleness scale`; choose one of the two"),
+        ({"optimizer": "adam"}, "`--optimizer adam`; use `--optimizer sgd`"),
         ({"optimizer_params": {}}, "`--optimizer-params {}`; give them a momentum above 0"),
         ({"optimizer_params": {"momentum": 0.9, "nesterov": True}}, "without nesterov"),
     ],

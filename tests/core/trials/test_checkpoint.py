@@ -277,7 +277,7 @@ def test_a_manifest_names_files_of_a_checkpoint_alone(tmp_path, name):
     place = save(tmp_path, checkpoint_of(3))
     files = manifest_of(place)["files"]
     (place / "manifest.json").write_text(with_checksum({"files": {**files, name: files["worker-1.json"]}}))
-    with pytest.raises(CheckpointError, match=r"which is no file of a checkpoint"):
+    with pytest.raises(CheckpointError, match=r"which is not a file of a checkpoint"):
         load(place)
 
 

@@ -201,7 +201,7 @@ def is_refused(data):
     try:
         read_events(data, "journal.jsonl")
     except JournalError as error:
-        remedy = "restore the file from a copy, keep what is sound by `nnlo-opt repair"
+        remedy = "restore the file from a copy, keep its sound part by `nnlo-opt repair"
         return bool(re.search(f"damaged in line .*{remedy}", str(error)))
     return False
 

@@ -224,6 +224,7 @@ def test_a_finished_fold_is_kept_with_all_it_measured():
     ledger.apply(ev.EpochEnded(time_s=2.75, assignment=0, epoch=2, metrics={"loss": 1.0}))
     assignment = ledger.assignments[0]
     assert (assignment.assigned_at_s, assignment.started_at_s, assignment.epoch) == (2.0, 2.5, 2)
+    assert assignment.first_epoch == 1  # the epochs of before cost this attempt nothing
     assert assignment.waited_s == 0.01
     assert assignment.end is None
     ledger.apply(finished(0, figure=0.125))
@@ -367,7 +368,7 @@ def test_a_journal_whose_events_contradict_each_other_is_refused_with_a_remedy(w
     for event in (sound.replaced(point={name: wrong}), sound.replaced(trial=3)):
         with pytest.raises(ProtocolError):
             Ledger([start]).apply(event)
-        with pytest.raises(JournalError, match=r"must agree.*Received: Trial . .*`nnlo-opt repair RUN`"):
+        with pytest.raises(JournalError, match=r"must be consistent.*Received: Trial . .*`nnlo-opt repair RUN`"):
             Ledger([start, event])
 
 

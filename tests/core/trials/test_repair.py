@@ -103,7 +103,7 @@ def test_a_torn_tail_is_no_damage(run, printed):
 
 def test_what_cannot_be_repaired_or_is_no_run_is_said(run, tmp_path, refused):
     (run / "journal.jsonl").write_bytes(b"hello\n")
-    assert "sound RunStarted" in refused("repair", run)
+    assert "intact RunStarted" in refused("repair", run)
     assert (run / "journal.jsonl").read_bytes() == b"hello\n"
     assert "must hold a journal.jsonl" in refused("repair", tmp_path / "none")
 

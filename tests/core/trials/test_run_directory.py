@@ -378,7 +378,7 @@ def test_a_run_with_a_link_in_place_of_a_file_is_not_opened(tmp_path, name, kind
         (path / name).unlink()
     home.mkdir()
     (path / name).symlink_to(home)
-    check_refused("must hold its files itself", open_run, request(tmp_path, "a", **kind), "a")
+    check_refused("must contain files and not links", open_run, request(tmp_path, "a", **kind), "a")
     assert (path / name).is_symlink()
     assert not [*home.iterdir()]
 

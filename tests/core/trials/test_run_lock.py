@@ -85,7 +85,7 @@ def test_an_owner_on_another_machine_that_is_alive_is_refused(tmp_path):
 def test_an_owner_on_another_machine_without_a_sign_of_life_is_followed_with_a_sentence(tmp_path, caplog):
     owned_by(tmp_path, **THERE)
     check_can_be_held(tmp_path)
-    assert "(process 4711 on node-17) gives no sign of life: its run is taken over" in caplog.text
+    assert "(process 4711 on node-17) has no heartbeat any more: taking over its run" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
 
 

@@ -253,7 +253,7 @@ def test_our_folder_is_refused_if_other_users_may_write_in_it(folder: Path) -> N
     own = own_folder(folder)
     own.mkdir()
     own.chmod(0o750)
-    refusal(FileCache, folder, says=(str(own), "drwxr-x---", "yours alone, drwx------"))
+    refusal(FileCache, folder, says=(str(own), "drwxr-x---", "your own directory, drwx------"))
     own.rmdir()
     own.symlink_to(folder.parent, target_is_directory=True)
     refusal(FileCache, folder, says=(str(own), "lrwxrwxrwx"))
@@ -278,7 +278,7 @@ def test_a_copy_is_compared_with_its_file_unless_it_is_as_it_was_made(file: Path
     FileCache(folder).locate(file)  # nothing has touched the copy: nobody reads it again
     copy.write_bytes(bytes(len(content) - 1) + b"1")
     os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
-    with pytest.raises(TrialError, match=r"which has other bytes than .*, and which another process uses"):
+    with pytest.raises(TrialError, match=r"which differs from .* and is in use by another process"):
         FileCache(folder).locate(file)
     copy.write_bytes(bytes(len(content)))
     assert FileCache(folder).locate(file) == copy

@@ -75,17 +75,17 @@ def leading_out(path: Path) -> list[str]:
 
 def test_other_files_are_read_only_if_asked_for(path: Path) -> None:
     for name in leading_out(path):
-        refused([path], name, "y", says=["leads to another file", "`--external-data`"])
+        refused([path], name, "y", says=["refers to another file", "`--external-data`"])
         x, _ = Hdf5Source([path], name, "y", external=True).read(np.array([2]))
         assert np.ravel(x).tolist() == [2], name
-    refusal(Hdf5Source([path], "x", "y").read_column, "raw", says=["leads to another file"])
+    refusal(Hdf5Source([path], "x", "y").read_column, "raw", says=["refers to another file"])
 
 
 def test_another_file_is_not_even_opened(path: Path) -> None:
     leading_out(path)
     path.with_name("other.h5").unlink()
     for name in ("link", "group/x", "virtual"):
-        refused([path], name, "y", says=["leads to another file"])
+        refused([path], name, "y", says=["refers to another file"])
 
 
 def test_a_file_that_leads_elsewhere_later_fails_the_trial(path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_file_that_leads_elsewhere_later_fails_the_trial(path: Path) -> None:
     with h5py.File(path, "a") as file:
         del file["x"]
         file["x"] = h5py.ExternalLink("other.h5", "/x")
-    with pytest.raises(TrialError, match="leads to another file"):
+    with pytest.raises(TrialError, match="refers to another file"):
         source.read(np.arange(3))
 
 

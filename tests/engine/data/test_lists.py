@@ -65,7 +65,7 @@ def test_a_list_that_is_not_there_or_a_folder(tmp_path: Path) -> None:
 def test_what_is_no_regular_file_is_no_list_and_no_data_file(tmp_path: Path, files: list[Path], irregular) -> None:
     refusal(read_list, irregular(tmp_path / "it"), says=["must be readable", "not a regular file"])
     (tmp_path / "train.list").write_text("a.h5\nit\n")
-    refusal(read_list, tmp_path / "train.list", says=["it in line 2", "which is no regular file"])
+    refusal(read_list, tmp_path / "train.list", says=["it in line 2", "which is not a regular file"])
 
 
 def test_a_table_given_as_a_list_is_refused_without_its_whole_line(tmp_path: Path) -> None:

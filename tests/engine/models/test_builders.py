@@ -58,7 +58,7 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
     [
         ("net.py", lambda file: None, ""),
         ("net.py", lambda file: file.chmod(0o664), ""),
-        ("net.py", lambda file: file.chmod(0o646), "and must be a file of yours to which nobody else may write"),
+        ("net.py", lambda file: file.chmod(0o646), "and must be your own file, which nobody else can write to"),
         ("net.py", lambda file: file.write_text(file.read_text() + "#"), "which has changed since"),
         ("package/__init__.py", lambda file: file.chmod(0o666), "/__init__.py` is -rw-rw-rw- of user"),
         ("package/part.py", lambda file: file.chmod(0o666), "net.py, line 2: Code that only a run names is executed"),
@@ -238,7 +238,7 @@ def test_specs_that_name_nothing(spec, sentence):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[1]", "without a model's class"),
         ('{"class_name": "Model", "config": {}, "keras_version": "2.2.4"}', "must be made of layers that Keras 3 has"),
     ],

@@ -9,12 +9,11 @@ import pytest
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.engine.models.builders import open_model
 from nnlo_opt.engine.models.compiled import Choices, Compiled, outcome_of
+from nnlo_opt.engine.models.keras import framework
 from nnlo_opt.engine.models.keras.adapter import KerasAdapter
 from nnlo_opt.engine.models.losses import Labels, LossTerm, VariedLoss, make_terms
+from tests.helpers.adapters import keras
 from tests.helpers.refusals import refusal
-
-keras = pytest.importorskip("keras")
-from nnlo_opt.engine.models.keras import framework  # noqa: E402
 
 pytestmark = pytest.mark.keras
 BINARY = (LossTerm("out", "binary_crossentropy", accuracy="binary"),)

@@ -122,7 +122,7 @@ def test_random_numbers_differ_from_batch_to_batch_and_between_workers():
 def test_a_trainable_copy_and_weights_of_samples_are_refused():
     with pytest.raises(TrialError, match="must not be trainable"):
         composite(trainable_copy=True)
-    with pytest.raises(TrialError, match="no weights of samples"):
+    with pytest.raises(TrialError, match="not accept weights of samples"):
         composite().gradient(*batch(4, 0), np.empty(16, np.float32), np.ones(4, np.float32))
 
 

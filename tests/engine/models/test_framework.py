@@ -74,6 +74,7 @@ def test_what_is_no_model_is_of_no_framework():
 
 
 @pytest.mark.keras
+@pytest.mark.proof
 @pytest.mark.needs("torch")
 def test_models_tell_their_framework():
     code = """

@@ -235,7 +235,7 @@ def test_text_that_was_written_as_json_twice():
         (layer("MaxoutDense"), "MaxoutDense"),
         (layer("ParametricSoftplus"), "ParametricSoftplus"),
         (layer("LocallyConnected1D"), "LocallyConnected1D"),
-        (layer("AttentionDecoder"), "'it' is a AttentionDecoder, which is none of Keras's own layers"),
+        (layer("AttentionDecoder"), "'it' is a AttentionDecoder, which is not one of Keras's layers"),
         (layer("BatchNormalization", mode=1), "BatchNormalization with mode=1"),
         (layer("LSTM", time_major=True), "LSTM with time_major=True"),
         (layer("Dense", quantizer={"bits": 4}), "Dense with quantizer={'bits': 4}"),
@@ -279,7 +279,7 @@ def test_broken_files_are_refused(broken, what):
     ids=len,
 )
 def test_text_that_is_nested_beyond_all_use_is_refused(text):
-    check_refused("old.json, no JSON (it is nested in more than 100 levels)", read_architecture, text, "old.json")
+    check_refused("old.json, not JSON (it is nested more than 100 levels deep)", read_architecture, text, "old.json")
 
 
 def test_layers_may_be_nested_as_deeply_as_text_may():

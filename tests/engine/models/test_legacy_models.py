@@ -118,7 +118,7 @@ def test_custom_objects_are_found_by_name(keras):
     with keras.saving.custom_object_scope({"Doubled": Doubled}):
         model = keras_model.model_from_architecture(text, "a.json")
     np.testing.assert_array_equal(predictions(model, [np.ones((1, 2), np.float32)])[0], [[2, 2]])
-    with pytest.raises(ConfigurationError, match="'d' is a Doubled, which is none of Keras's own layers"):
+    with pytest.raises(ConfigurationError, match="'d' is a Doubled, which is not one of Keras's layers"):
         keras_model.model_from_architecture(text, "a.json")
 
 

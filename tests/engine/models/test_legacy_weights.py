@@ -217,7 +217,7 @@ def test_weights_that_are_no_regular_file_are_refused(tmp_path, irregular):
         ([b"text"], "'text' holds no numbers"),
         ([b"inside"], "'inside' is not there"),
         ([b"none"], "'none' is not there"),
-        ([b"other"], "leads to another file"),
+        ([b"other"], "refers to another file"),
         (3, "not iterable"),
     ],
 )

@@ -38,4 +38,4 @@ def test_arrays_come_back_in_their_places():
 
 @pytest.mark.parametrize("thing", [{1, 2}, object(), b"bytes", np.array([None]), [print], {"a": 1j}, np.complex64(1j)])
 def test_other_data_is_refused(thing):
-    check_refused("as nothing is pickled. Received: ", packed, thing)
+    check_refused("because nothing is pickled. Received: ", packed, thing)

@@ -58,7 +58,7 @@ def test_a_damaged_save_counts_as_none(tmp_path, caplog):
     (tmp_path / ".checkpoint-2.cut").mkdir()
     (checkpoint.folder / "empty").write_text("no more")
     assert checkpoint_in(tmp_path).epoch == 0
-    assert "does not agree with its manifest" in caplog.text
+    assert "does not match its manifest" in caplog.text
     assert not (tmp_path / ".checkpoint-2.cut").exists()
 
 

@@ -19,6 +19,6 @@ def test_a_trial_that_begins_with_0_has_each_epoch_with_one_more_in_the_journal(
 def test_a_trial_that_has_begun_with_another_epoch_has_no_epoch_0():
     count = EpochCount()
     count.number(2)
-    with pytest.raises(TrialError, match="whole numbers from 1"):
+    with pytest.raises(TrialError, match="count its epochs from 1"):
         count.number(0)
     assert count.number(3) == 3

@@ -95,7 +95,7 @@ def test_an_integer_that_no_float_holds_is_no_number(digits):
     for line in (f'{{"epoch": {number}, "value": 1}}', f'{{"value": -{number}}}'):
         assert output.take(line) is None
     assert output.result == {"value": 0.5}
-    assert "`epoch` is no number" in output.remark
+    assert "`epoch` is not a number" in output.remark
 
 
 def test_figures_that_are_not_finite_are_left_out_and_values_are_not():

@@ -125,7 +125,7 @@ async def coroutine(parameters):
         (lambda p, q, r, s: 1, "must take `parameters`"),
         (lambda parameters, other: 1, "for the parameters lr, n_units."),
         (lambda lr, n_unit: 1, "Did you mean `n_units`?"),
-        (lambda lr: 1, "must take all. Received: <lambda>(lr) in space.py, without `n_units`"),
+        (lambda lr: 1, "must take all of them. Received: <lambda>(lr) in space.py, without `n_units`"),
         (lambda *, p: 1, "must take `parameters`"),
         (lambda *args: 1, "must take `parameters`"),
         (coroutine, "a coroutine"),

@@ -22,7 +22,7 @@ def test_values_arrive_as_they_are_and_args_are_those_of_the_point():
         ("", "a program"),
         ("train.py 'x", "Close the quote"),
         ("train.py {lr", "between every pair of braces"),
-        ("train.py x{args}", "a word of its own"),
+        ("train.py x{args}", "a separate word"),
         ("train.py {lrr}", "Did you mean `lr`?"),
         ("train.py", "no `{lr}`"),
         ("train.py {lr} {trial}", "'trial'; rename it"),
@@ -31,7 +31,7 @@ def test_values_arrive_as_they_are_and_args_are_those_of_the_point():
         ("train.py {lr:hydra,flags}", "exclude each other"),
         ("train.py {args:no-flags,flags}", "exclude each other"),
         ("train.py {lrr:flags}", "Did you mean `lr`?"),
-        ("train.py --lr={lr:words}", "must be a word of its own"),
+        ("train.py --lr={lr:words}", "must be a separate word"),
         ("train.py {lr} {folder:words}", "Write `{folder}`"),
     ],
 )

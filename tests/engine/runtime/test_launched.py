@@ -156,15 +156,21 @@ with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     options = {"num_iterations": 2, "hyper_opt": "random", **given[%r]}
     result = nnlo_opt.optimize(lambda p: p["x"] ** 2, {"x": Real(0, 1)}, **options)
-print(len(result.trials), [str(one.message).split(" (")[1][:22] for one in said if "equal runs" in str(one.message)])
+print(len(result.trials), [str(one.message).split(" (")[1][:22] for one in said if "identical run" in str(one.message)])
 """
 
 
 @pytest.mark.parametrize(
     ("given", "more", "n_said"),
-    [("", {}, 1), ("n", {}, 0), ("self", {}, 0), ("world", {}, 1), ("", {"NNLO_OPT_SEPARATE_RUNS": "1"}, 0),
-     ("", {"SLURM_PROCID": "3"}, 0)],
-)  # fmt: skip
+    [
+        ("", {}, 1),
+        ("n", {}, 0),
+        pytest.param("self", {}, 0, marks=pytest.mark.proof),
+        pytest.param("world", {}, 1, marks=pytest.mark.proof),
+        pytest.param("", {"NNLO_OPT_SEPARATE_RUNS": "1"}, 0, marks=pytest.mark.proof),
+        pytest.param("", {"SLURM_PROCID": "3"}, 0, marks=pytest.mark.proof),
+    ],
+)
 def test_optimize_warns_in_tasks_of_srun_unless_they_are_meant(given, more, n_said):
     environ = {**os.environ, **task(0), **more}
     done = subprocess.run(

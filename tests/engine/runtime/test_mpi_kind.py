@@ -36,12 +36,12 @@ def test_a_kind_is_known_by_what_it_says(text, words):
     ("text", "outlives"), [(OPEN_MPI_5, True), (OPEN_MPI_4, False), (HYDRA, False), (INTEL, False), ("", False)]
 )
 def test_only_ranks_of_open_mpi_5_outlive_others(text, outlives):
-    assert MpiKind.of(text).lets_ranks_outlive_others == outlives
+    assert MpiKind.of(text).has_ulfm == outlives
 
 
 def test_what_may_be_wrong_if_no_rank_starts_is_said_of_open_mpi_by_its_version():
     said = MpiKind.of(OPEN_MPI_4).start_remedy
-    assert said.startswith("Open MPI 4.1.4 starts no rank as root, nor more ranks than slots")
+    assert said.startswith("By default Open MPI 4.1.4 starts no ranks as root, and no more ranks than slots")
     assert "OMPI_ALLOW_RUN_AS_ROOT=1" in said
     assert "OMPI_MCA_rmaps_base_oversubscribe=1" in said
     assert "PRTE_MCA" not in said

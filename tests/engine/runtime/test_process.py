@@ -71,7 +71,7 @@ def test_a_child_that_returns_is_ended_with_a_sentence_and_its_parent_continues(
 @pytest.mark.parametrize("reopens", [0, 1])
 def test_a_process_whose_files_were_closed_is_broken(reopens):
     done = python(CLOSES.replace("REOPENS", str(reopens))).expect(0)
-    assert "must close only file descriptors that it has opened" in done.out
+    assert "must close only file descriptors that it opened itself" in done.out
 
 
 def test_a_process_as_it_should_be_passes():

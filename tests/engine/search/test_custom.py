@@ -107,8 +107,11 @@ def test_its_name_in_the_journal_tells_one_code_and_one_setting_from_another(tmp
     ("given", "words"),
     [
         ({"hyper_opt": object()}, r"a method `suggest\(history\)`"),
-        ({"hyper_opt": Narrow}, r"made by `CLASS\(space, seed\)`\. Received: the class Narrow, which cannot be called"),
-        ({"pruner": Drawn}, r"made by `CLASS\(\)`\. Received: the class Drawn, which cannot be called"),
+        (
+            {"hyper_opt": Narrow},
+            r"created by `CLASS\(space, seed\)`\. Received: the class Narrow, which cannot be",
+        ),
+        ({"pruner": Drawn}, r"created by `CLASS\(\)`\. Received: the class Drawn, which cannot be called"),
         ({"pruner": Pausing}, "does not pause"),
         ({"hyper_opt": Middle({"y": 1.0})}, r"`Middle.suggest` must return a point .* wrong in 'y'\. "),
         ({"hyper_opt": Middle({"x": 9.0})}, r"Received: {'x': 9.0}, wrong in 'x'\. "),
@@ -123,7 +126,7 @@ def test_its_name_in_the_journal_tells_one_code_and_one_setting_from_another(tmp
         ({"pruner": Strict(), "objective": ["a:min", "b:min"]}, "`pruner` stops trials by one objective"),
         ({"pruner": "nowhere.py:Mine"}, "`pruner` must be .* no such file"),
         ({"pruner": f"{__file__}:Mine"}, "no such class"),
-        ({"pruner": f"{__file__}:Drawn"}, r"made by `CLASS\(\)`.* which cannot be called like that"),
+        ({"pruner": f"{__file__}:Drawn"}, r"created by `CLASS\(\)`.* which cannot be called like that"),
         ({"pruner": f"{__file__}:Narrow"}, "with ValueError: too narrow .*line .* Correct the class"),
         ({"pruner": f"{__file__}:Pausing"}, "does not pause"),
     ],

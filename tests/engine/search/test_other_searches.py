@@ -182,7 +182,7 @@ def test_what_is_no_start_point(text):
     [
         ({"x": 0.5, "y": 2.0, "c": "a"}, "y=2.0; it must be in Real(0.0, 1.0)"),
         ({"x": 0.5, "y": 0.5, "c": "d"}, "c=d"),
-        ({"x": 0.5, "y": 0.5, "c": "a", "z": 1}, "`z`, which is no parameter"),
+        ({"x": 0.5, "y": 0.5, "c": "a", "z": 1}, "`z`, which is not a parameter"),
     ],
 )
 def test_start_points_outside_the_space_are_refused(point, words):

@@ -183,7 +183,7 @@ def test_a_constraint_that_breaks_down_during_the_search_is_a_sentence(search, c
 
 
 def test_wrong_requests_are_sentences(search):
-    for point, words in (({"depth": 3}, "`depth`, which is no parameter"), ({"x": 99.0}, "x=99.0")):
+    for point, words in (({"depth": 3}, "`depth`, which is not a parameter"), ({"x": 99.0}, "x=99.0")):
         check_refused(words, search.start, "random", SPACE, 0, {"start_points": [point]})
     search.start("random", SPACE, 0, {})
 
@@ -273,7 +273,7 @@ def test_a_process_that_fails_twice_at_a_suggestion_is_a_sentence(constrained, m
         # It is stuck as soon as it starts again.
         monkeypatch.setattr("nnlo_opt.engine.search.process._START_TIMEOUT_S", 2.0)
         flag.touch()
-        with pytest.raises(NnloError, match="as the one before it at this suggestion") as error:
+        with pytest.raises(NnloError, match="like the one before it at this suggestion") as error:
             suggested(process)
         assert re.search(words, str(error.value).replace("\n", " "))
         assert len(said) == 1

@@ -84,7 +84,7 @@ def framework(seconds=2.0, backend=""):
         (cores(), "fine", "8 of 8 cores for 5 ranks of this host."),
         (cores(n_physical=4, n_ranks=6), "remark", "8 of 8 cores, hyperthreads of 4 for 6 ranks"),
         (cores(quota=2.5), "remark", "the time of 2.5. Set `OMP_NUM_THREADS=1`"),
-        (judgement.threads({}, 8, 5), "fine", "each rank that trains takes 2."),
+        (judgement.threads({}, 8, 5), "fine", "each rank that trains uses 2."),
         (judgement.threads({"OMP_NUM_THREADS": "2"}, 8, 5), "fine", "makes 8 threads on 8 cores."),
         (disk(kind="nfs4"), "fine", "`/runs` (nfs4), shared with other hosts: locks"),
         (disk(kind="overlay"), "remark", "a layer of the container"),

@@ -31,7 +31,7 @@ def test_a_mirror_that_fails_says_so_once_and_ends(tmp_path, capfd):
     mirror = Mirror(tmp_path, "optuna")
     assert mirror.finish()
     [line] = capfd.readouterr().err.splitlines()
-    assert line.startswith("The mirror for optuna has ended, and the run goes on: IsADirectoryError")
+    assert line.startswith("The mirror for optuna has ended, and the run continues: IsADirectoryError")
     assert line.endswith(f"`nnlo-opt export {tmp_path} --to optuna --overwrite` writes it when the run is over.")
 
 

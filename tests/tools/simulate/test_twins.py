@@ -189,7 +189,7 @@ def test_a_fold_waits_for_a_decision_is_paused_and_continues_where_it_was(master
 @pytest.mark.parametrize("message", [msg.FoldStarted(assignment=0), Shutdown(exit_code=0)], ids=str)
 def test_what_is_no_order_is_a_bug(master, message):
     master.order(message)
-    with pytest.raises(ProtocolError, match="takes no"):
+    with pytest.raises(ProtocolError, match="does not accept"):
         settle(master)
 
 

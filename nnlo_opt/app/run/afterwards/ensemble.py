@@ -183,8 +183,8 @@ def _trials(setup: EnsembleSetup) -> list[Trial]:
     trials = [trial for trial in complete if all((place / WEIGHTS_NAME).exists() for place in _places(setup, trial))]
     if len(trials) < 2:
         raise ConfigurationError(
-            f"An ensemble needs two complete trials or more whose weights are kept. Received: {len(trials)} of "
-            f"{len(complete)} in `{setup.run}`. Search for more, or keep more by `--keep-weights`."
+            f"An ensemble needs at least two complete trials whose weights are kept. Received: {len(trials)} of "
+            f"{len(complete)} in `{setup.run}`. Run more trials, or keep more weights by `--keep-weights`."
         )
     return trials
 

@@ -67,7 +67,7 @@ def write_last_reports(
             )
             return ()
     if not reporter.has_page:
-        say(f"{PAGE_NAME} is not written: `nnlo-opt report {directory.shown}` writes it, or says why.", sys.stderr)
+        say(f"{PAGE_NAME} is not written: `nnlo-opt report {directory.shown}` writes it, or prints why.", sys.stderr)
     return (*[PAGE_NAME] * reporter.has_page, *RESULT_NAMES)
 
 

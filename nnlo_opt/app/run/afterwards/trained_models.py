@@ -61,8 +61,8 @@ class TrainedModels(ModuleWorkload):
         identity, model = ledger.identity, ledger.identity.model
         if model.function:
             raise ConfigurationError(
-                f"The model of a run must stand in a file to be made again. Received: `{run}`, whose trials call "
-                f"`{model.function}` of the script `{model.source}`. Resume it there by `opt_restore=True`."
+                f"The model of a run must be defined in a file to be built again. Received: `{run}`, whose trials "
+                f"call `{model.function}` of the script `{model.source}`. Resume it there by `opt_restore=True`."
             )
         trained = identity.training.plain
         if trained.get("mode") not in MODES:  # models do not depend on it
@@ -103,7 +103,7 @@ class TrainedModels(ModuleWorkload):
         try:
             adapter = self.trained_model(trial.point, *weights, seed=0)
         except TrialError as error:
-            raise ConfigurationError(f"The model of trial {trial.number} cannot be made again. {error}") from error
+            raise ConfigurationError(f"The model of trial {trial.number} cannot be built again. {error}") from error
         model = cast(Predictor, adapter).synced_model()
         return model.cpu().eval() if self.maker.framework.SUFFIX == ".pt" else model
 
@@ -124,8 +124,8 @@ def prepare(workload: ModuleWorkload, run: Path, ledger: Ledger) -> None:
         raise ConfigurationError(f"The run must have trained models. Received: `{run}`, whose objective returns none.")
     if definition.sha256 != ledger.identity.model.sha256:
         raise ConfigurationError(
-            f"The weights of a run must be of its model. Received: `{definition.source}`, which has changed since. "
-            f"Restore the file, or train the trial again by `--from-run` with `--model {definition.source}`."
+            f"The weights of a run must belong to its model. Received: `{definition.source}`, which has changed "
+            f"since. Restore the file, or train the trial again by `--from-run` with `--model {definition.source}`."
         )
     workload.prepare()
 

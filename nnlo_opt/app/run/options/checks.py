@@ -32,7 +32,7 @@ def check_teams(topology: Topology, n_masters: int, n: int, arguments: tuple[str
             raise ConfigurationError(
                 f"`{of_masters}` must leave every sub-master a worker: {n_masters} masters take blocks, or "
                 f"sub-blocks, of at least {smallest} ranks. Received: {n_masters} for {n_ranks} "
-                f"rank{'s' * (n_ranks > 1)}; take fewer masters or more ranks."
+                f"rank{'s' * (n_ranks > 1)}; use fewer masters or more ranks."
             )
         if n > 1 and (n_left < n or n_left % n):
             master = "master" if n_masters == 1 else f"{n_masters} masters"
@@ -65,8 +65,8 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> tu
     if batch <= n_mine or findings.counts_batches:
         return ()
     return (
-        f"`{name}` of {batch:,} is more than the {n_mine:,} training samples of a worker: it trains them in one batch, "
-        "with one update an epoch. Take a smaller batch for more updates.",
+        f"`{name}` of {batch:,} is more than the {n_mine:,} training samples of a worker: it trains them in one "
+        "batch, with one update an epoch. Use a smaller batch for more updates.",
     )
 
 
@@ -85,7 +85,7 @@ def check_momentum(options: Options, topology: Topology, findings: Findings) -> 
         return ()
     return (
         f"`{spelled('momentum_correction', True)}`: the old gradients of {n_workers} workers act as a momentum of "
-        f"{1 - 1 / n_workers:.2f}, and {asked:g} was asked for: the optimizer uses none.",
+        f"{1 - 1 / n_workers:.2f}, no less than the {asked:g} asked for: the optimizer uses none.",
     )
 
 

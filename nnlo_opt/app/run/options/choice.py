@@ -65,8 +65,8 @@ def resumed(settings: StartSettings) -> Choice:
     known = settings.hyper_opt
     if known not in search_names() or is_grid(known):
         raise ConfigurationError(
-            f"`{spelled('hyper_opt', AUTO)}` goes on with the algorithm of the run, if it needs no more than its "
-            f"name. Received: a run by {known or 'an unknown one'}. Name it by `{spelled('hyper_opt')}`."
+            f"`{spelled('hyper_opt', AUTO)}` continues with the algorithm of the run, if that needs only its name. "
+            f"Received: a run by {known or 'an unknown one'}. Name it by `{spelled('hyper_opt')}`."
         )
     return Choice(algorithm=known, because=settings.hyper_opt_because or "the run has begun with it")
 

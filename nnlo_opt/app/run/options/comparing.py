@@ -45,12 +45,12 @@ def command_of(values: SimpleNamespace, comparison: Comparison) -> Command | Non
     if values.command is None or model:
         lone = f"`{BY_NAME[next(iter(others))].flag}` and no `--command`" if values.command is None else ""
         raise ConfigurationError(
-            "A search is of a model or of a command, and patterns and folders are those of a command. Received: "
+            "A search is of a model or of a command, and only a command has patterns and folders. Received: "
             f"{lone or f'both `--command` and {model!r}'}; leave it out."
         )
     if values.command_own and values.command_folder == "here":
         raise ConfigurationError(
-            "`--command-own` names what every trial has in a folder of its own. Received: "
+            "`--command-own` names entries that every trial has in its own folder. Received: "
             f"{shlex.join(values.command_own)} with `--command-folder here`, where all trials start in one folder; "
             "leave one of them out."
         )

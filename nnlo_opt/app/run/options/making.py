@@ -127,7 +127,7 @@ def _common(
     """Return the fields of `Options` that both drivers have in common."""
     if not model and not getattr(values, "command", None):
         raise ConfigurationError(
-            "`--model` must name what to train: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
+            "`--model` must name a model: a file.py, a builtin (mnist, cifar10, topclass, …) or a saved model. "
             "Received: nothing."
         )
     known = TrainingOptions().to_json()

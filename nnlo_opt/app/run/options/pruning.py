@@ -30,7 +30,7 @@ def pruning_plan(values: SimpleNamespace, comparison: Comparison) -> PruningPlan
     if values.hyper_opt == FREEZE_THAW or (is_chosen and plan.name == "none"):
         if plan.name != "none":
             raise ConfigurationError(
-                f"`{spelled('hyper_opt', FREEZE_THAW)}` says itself which trials go on. Received: {plan.shown} "
+                f"`{spelled('hyper_opt', FREEZE_THAW)}` decides itself which trials continue. Received: {plan.shown} "
                 "beside it; leave out one of them."
             )
         plan = PruningPlan(name=FREEZE_THAW, min_epochs=0)
@@ -103,6 +103,6 @@ def check_rungs(plan: PruningPlan) -> None:
     if plan.max_epochs is not None and plan.max_epochs < least:
         smaller = [f"`{spelled(name)}`" for name in ("pruner_min_epochs", *["pruner_eta"] * halves)]
         raise ConfigurationError(
-            f"{plan.shown} needs {least} epochs at least to give up a trial before its last one. Received: "
+            f"{plan.shown} needs {least} epochs at least to stop a trial before its last one. Received: "
             f"{plan.max_epochs}; raise `{spelled('epochs')}`, or lower {' or '.join(smaller)}."
         )

@@ -99,8 +99,8 @@ class SearchOptions:
                 )
         if self.population == 1:
             raise ConfigurationError(
-                f"`{spelled('ga_populations')}` must be at least 2, as a child has two parents. Received: 1; leave "
-                f"it out for {DEFAULT_POPULATION}."
+                f"`{spelled('ga_populations')}` must be at least 2, because a child has two parents. Received: 1; "
+                f"leave it out for {DEFAULT_POPULATION}."
             )
 
     def to_json(self) -> dict[str, object]:

@@ -18,7 +18,7 @@ from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.core.comm.topology import Topology, rank_label
 from nnlo_opt.core.trials.deaths import Death, leave_note
 from nnlo_opt.engine.runtime.devices import NodeShare, Resources, cores, own_gpu_ids, share_node
-from nnlo_opt.engine.runtime.environment import ranks_outlive_others
+from nnlo_opt.engine.runtime.environment import ulfm_is_on
 from nnlo_opt.engine.runtime.handles import HANDLE_BYTES
 from nnlo_opt.engine.runtime.log import RankOutput
 from nnlo_opt.engine.runtime.peers import Peer
@@ -129,7 +129,7 @@ def _begin_watch(watchdog: Watchdog, topology: Topology, run: Path, *, tells_wor
     """Start the watchdog, which writes notes of deaths to the run directory; `tells_work`: also reports slow work."""
 
     def saw_death(world_rank: int, how: str) -> None:
-        if ranks_outlive_others() and world_rank:
+        if ulfm_is_on() and world_rank:
             return  # the coordinator survives, and records the loss
         team = topology.team_of_rank(world_rank)
         index = None if team is None else team.index

@@ -57,13 +57,13 @@ def model_remark(known: ModelFile, asked: ModelFile) -> str:
     if COMMAND in asked.parts:
         others = [name for name in before | now if name not in asked.parts]
         changed = [f"`{name}`" for name in others if before.get(name) != now.get(name)]
-        rule = "Files that the command names have changed since the last start, which do not end a run"
-        doubt = "If the script reads them, trials from before may be of another objective."
+        rule = "Files that the command names have changed since the last start; the run continues"
+        doubt = "If the script reads them, earlier trials may have had another objective."
     else:
         both = [name for name in now if name in before and before[name] != now[name]]
         changed = [_value_text(name, before[name], now[name]) for name in both]
-        rule = "Values that the objective names have changed since the last start, which do not end a run"
-        doubt = "If it computes with them, trials from before are of another objective."
+        rule = "Values that the objective names have changed since the last start; the run continues"
+        doubt = "If it computes with them, earlier trials had another objective."
     return f"{rule}: {', '.join(changed)}. {doubt}" if changed else ""
 
 

@@ -164,7 +164,7 @@ def _of_rows(reader: "csv.DictReader[str]", source: str) -> Earlier:
         raise ValueError(f"its columns are {', '.join(columns) or 'none'}")
     # The reader puts surplus cells under the key None, and None into missing cells.
     if wrong := [n for n, row in enumerate(rows, 1) if None in row or None in row.values()]:
-        raise ValueError(f"row {wrong[0]} below the names has not as many cells as they are")
+        raise ValueError(f"row {wrong[0]} below the names has a different number of cells")
     ended = [row for row in rows if row.get(_STATE, "complete") == "complete"]
     return Earlier(source=source, observations=[_observation(row, names) for row in ended], names=names)
 

@@ -26,7 +26,7 @@ from nnlo_opt.engine.search.registry import is_grid
 
 #: packages that take part in a run
 _PACKAGES = ("mpi4py", "numpy", "scipy", "scikit-optimize", "optuna", "keras", "tensorflow", "h5py")
-#: keys of an identity whose difference has words of its own
+#: keys of an identity whose difference is described separately
 _BY_ITSELF = {"search_space", "model", "data", "direction", "objectives", "constraints", "training", "warm_start"}
 #: keys that follow from others; a run that gets more trials must keep its initial design
 _DERIVED = {"n_initial_points", "figure_of_merit"}
@@ -164,7 +164,7 @@ def remark_on_command(last: StartSettings, options: Options) -> str:
         return ""
     return (
         "This run was begun by a version whose `{args}` wrote `--name value`; it writes `--name=value` now. If the "
-        "script does not take that, resume the run with `{args:words}` in its place."
+        "script does not accept that, resume the run with `{args:words}` in its place."
     )
 
 
@@ -266,7 +266,7 @@ def _constraint_difference(known: RunIdentity, asked: RunIdentity) -> str:
 
 
 def _option_difference(known: RunIdentity, asked: RunIdentity) -> str:
-    """Compare what has no words of its own. An option that came later than the run is no difference."""
+    """Compare all other keys. An option that came later than the run is no difference."""
     # Only a framework of another package is kept.
     without: dict[str, Any] = {"backend": None} if "backend" in known.plain else {}
     for key, value in (without | asked.plain).items():

@@ -146,7 +146,7 @@ class Inbox:
                 event = self._event_of(name, _READER.read(text))
             except (ValueError, TypeError, ConfigurationError) as error:
                 self._say(
-                    f"`{self._folder / name}` is left alone, as it is no request to this run: {error}", sys.stderr
+                    f"`{self._folder / name}` is ignored, because it is not a request to this run: {error}", sys.stderr
                 )
                 continue
             if event is not None:
@@ -162,7 +162,7 @@ class Inbox:
         if request.owner != this_process():
             return None
         if request.trial is None:
-            self._say(f"`nnlo-opt stop`: {'no trial begins any more' if request.finish else 'all trials stop'}.", None)
+            self._say(f"`nnlo-opt stop`: {'no new trial begins' if request.finish else 'all trials stop'}.", None)
             return ins.Drain(reason=STOPPED) if request.finish else ins.Preempt(reason=STOPPED, grace_s=self._grace_s)
         return ins.StopTrial(trial=request.trial, reason=STOPPED)
 

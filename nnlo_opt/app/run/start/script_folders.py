@@ -55,8 +55,9 @@ def _resumed(command: Command, directory: RunDirectory, option: str) -> ScriptFo
         )
     if command.own and known.kind == "here":
         raise ConfigurationError(
-            f"`--command-own` names what every trial has in a folder of its own. Received: {shlex.join(command.own)} "
-            f"for `{directory.shown}`, whose trials all start in one folder; leave it out, or start a new run."
+            "`--command-own` names entries that every trial has in its own folder. Received: "
+            f"{shlex.join(command.own)} for `{directory.shown}`, whose trials all start in one folder; leave it out, "
+            "or start a new run."
         )
     return known
 
@@ -84,7 +85,7 @@ def _listed(
     folders = folders.replaced(names=names)
     if (n := len(folders.linked)) > MOST_NAMES:
         raise ConfigurationError(
-            f"A folder of which trials of a script get links must have at most {MOST_NAMES:,} names at its top. "
+            f"A folder whose entries are linked for trials must have at most {MOST_NAMES:,} names at its top. "
             f"Received: {n:,} in `{start}`. Give `--command-folder here` to start all trials there, or "
             "`--command-folder empty` for folders without links."
         )
@@ -127,17 +128,17 @@ def _outputs() -> Iterator[tuple[int, int]]:
 
 def _text(folders: ScriptFolders) -> str:
     if folders.kind == "here":
-        return f"All scripts start in `{folders.start}`, and find there what other trials have written."
+        return f"All scripts start in `{folders.start}`, and see there the files of other trials."
     links = f"with links to {counted(len(folders.linked), 'name')} of `{folders.start}`"
     own = f"; {_shown(folders.own)}: each trial's own" if folders.own else ""
-    return f"Each trial starts in a folder of its own{f', {links}' * (folders.kind == 'links')}{own}."
+    return f"Each trial starts in its own folder{f', {links}' * (folders.kind == 'links')}{own}."
 
 
 def changed_text(changed: SharedFilesChanged) -> str:
     """Describe the shared files that a trial has changed, with the remedy."""
     return (
-        f"Trial {changed.trial}: {_shown(changed.names)} of the starting folder changed meanwhile, which all trials "
-        f"share. Each gets its own by `--command-own {shlex.join(changed.names)}`."
+        f"Trial {changed.trial}: {_shown(changed.names)} of the starting folder, which all trials share, changed "
+        f"meanwhile. `--command-own {shlex.join(changed.names)}` gives each trial its own."
     )
 
 
@@ -152,6 +153,6 @@ def _begun(directory: RunDirectory) -> Iterator[str]:
     found = [n for n, folder in killed(directory.path, directory.ledger) if folder.glob("*")]
     if again := [n for n in found if not trials[n].state.ended]:
         yield (
-            f"{'Trials' if len(again) > 1 else 'Trial'} {', '.join(map(str, again))}: the next attempt finds what the "
-            "script had written, also a file that the kill has cut short."
+            f"{'Trials' if len(again) > 1 else 'Trial'} {', '.join(map(str, again))}: the next attempt finds the "
+            "files that the script had written, including one that the kill has cut short."
         )

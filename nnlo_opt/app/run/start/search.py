@@ -221,7 +221,7 @@ class OptimizationDriver(Driver):
         try:
             coordinator.expect(self._search.best_expected())
         except NnloError as error:
-            self.console.remark(f"Which trial is expected to be the best is not known: {error}")
+            self.console.remark(f"The best expected trial is not known: {error}")
 
     def _may_begin(self, ledger: Ledger) -> bool:
         """Return True if another trial can begin in a script."""
@@ -240,7 +240,7 @@ class OptimizationDriver(Driver):
         if findings.is_objective or "train.epochs" in findings.search_space.names:
             epochs = ""
         each = " of ".join(filter(None, [counted(n_fold, "fold") * (n_fold > 1), epochs]))
-        because = f" (auto, as {options.hyper_opt_because})" * bool(options.hyper_opt_because)
+        because = f" (auto, because {options.hyper_opt_because})" * bool(options.hyper_opt_because)
         n_trials = counted(n, "trial") if (n := options.plan.num_iterations) else "any number of trials"
         self.say(
             f"Run `{directory.shown}`: {n_trials} of {findings.model}"

@@ -25,7 +25,7 @@ from nnlo_opt.core.coordinator.instructions import SearchPlan
 from nnlo_opt.core.coordinator.state import CoordinatorState
 from nnlo_opt.core.search.base import Suggestion, TrialRecord
 from nnlo_opt.core.space.space import Point
-from nnlo_opt.core.training.history import in_reference_form
+from nnlo_opt.core.training.history import as_nnlo_history
 from nnlo_opt.core.trials.checkpoint import fold_directory
 from nnlo_opt.core.trials.identity import RunIdentity
 from nnlo_opt.core.trials.ledger import Ledger
@@ -149,7 +149,7 @@ class TrainingDriver(Driver):
         mean = StalenessStatistics.from_json(history["staleness"]).mean
         return (
             f"Momentum: of the {asked:g} asked for, {explicit_momentum(asked, mean):.2f} was left for the optimizer, "
-            f"as updates were {mean:.1f} versions old on average."
+            f"because updates were {mean:.1f} versions old on average."
         )
 
     def _write_history(self, directory: RunDirectory, history: dict[str, Json]) -> SafePath:
@@ -160,7 +160,7 @@ class TrainingDriver(Driver):
         written = files.glob(f"{glob.escape(short_name(model, ''))}_*_history.json")
         own = short_name(f"{model}_{self.options.trial_name}", "_history.json")
         path = written[0] if written else files / own
-        shown = in_reference_form(history, self.topology.world_size)
+        shown = as_nnlo_history(history, self.topology.world_size)
         shown["args"] = {"command_line": list(self.options.command_line), **self.options.training.to_json()}
         atomic_write(path, json.dumps(shown, indent=1) + "\n")
         return path

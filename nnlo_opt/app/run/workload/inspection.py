@@ -34,7 +34,7 @@ from nnlo_opt.engine.models.losses import LossTerm, figures_of, losses_in_words
 from nnlo_opt.engine.objective.signature import objective_of, takes
 
 #: said of a run begun by a version that took nothing from `compile`
-_AS_BEGUN = "Nothing is taken from `compile`, as in the version that began this run; a new run takes it."
+_AS_BEGUN = "Nothing is taken from `compile`, because an earlier version began this run; a new run uses it."
 #: points drawn to find one that is new
 _DRAWS_A_POINT = 20
 
@@ -175,7 +175,7 @@ class Inspection:
             options.command.template.check(names, conditions)
         if options.plan.n_fold > 1 and not takes(definition.objective, "fold"):
             raise ConfigurationError(
-                f"`{spelled('n_fold')}` calls the objective for every fold, which it gets by the argument `fold`. "
+                f"`{spelled('n_fold')}` calls the objective for every fold, which it gets as the argument `fold`. "
                 f"Received: {options.plan.n_fold} folds for an objective without; add the argument, or leave "
                 f"`{spelled('n_fold')}` out."
             )
@@ -297,7 +297,7 @@ class Inspection:
             raise ConfigurationError(
                 f"A model must be built at some point of its search space. Received: {error} So it failed at "
                 f"{len(points)} point{'s' * (len(points) > 1)}. Correct it; `{spelled('max_failures', 0)}` searches "
-                "all the same."
+                "anyway."
             ) from error
 
 

@@ -207,12 +207,12 @@ class ModelMaker:
         definition, data = self.definition, self._options.data
         if not definition.trains_itself:
             raise ConfigurationError(
-                f"A composite model must be announced. Received: one of {definition.source}, whose `get_model` is not. "
+                f"A composite model must be declared. Received: one of {definition.source}, whose `get_model` is not. "
                 "Write `get_model.trains_itself = True` below `get_model`."
             )
         if data.class_weights is not None or data.sample_weights_name is not None:
             raise ConfigurationError(
-                "A composite model takes no weights of classes or samples. Received: some; leave "
+                "A composite model does not accept weights of classes or samples. Received: some; leave "
                 f"`{spelled('class_weights')}` and `{spelled('sample_weights_name')}` out."
             )
         policy = getattr(definition.functions["get_model"], "dtype_policy", None)
@@ -222,7 +222,7 @@ class ModelMaker:
         asked = options.worker_optimizer or options.optimizer
         ignored = [(spelled("loss"), "losses")] if options.loss else []
         ignored += [(option, "optimizers")] if asked not in (TrainingOptions().optimizer, *adapter.optimizers) else []
-        text = "`{}` has no effect: the models of a composite have {} of their own."
+        text = "`{}` has no effect: the models of a composite have their own {}."
         return adapter, tuple(text.format(*each) for each in ignored)
 
     def release(self) -> None:

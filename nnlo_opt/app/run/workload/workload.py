@@ -15,7 +15,7 @@ from nnlo_opt.app.run.workload.inspection import Inspection
 from nnlo_opt.app.run.workload.model_maker import ModelMaker
 from nnlo_opt.app.run.workload.run_data import RunData, TrainingData
 from nnlo_opt.core.base.errors import TrialError
-from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.base.pulse import PULSE, SLOW
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.block.task import FoldTask, validation_batch
 from nnlo_opt.core.comm.messages import Json, StartFold
@@ -130,11 +130,13 @@ class ModuleWorkload:
         """
         if isinstance(start, CallObjective):
             return self.open_program(start)
-        if not self._has_opened:
-            self.prepare()
-            self._has_opened = True
-        # In the journal the parts of a continued training are trials; for the order of batches they are one training.
-        return self.open_task(start if self.searches else start.replaced(trial=0))
+        PULSE.expect(SLOW, "builds the model and reads its samples")
+        with self._context.timeline.span("build model, read data", "data", trial=start.trial, fold=start.fold):
+            if not self._has_opened:
+                self.prepare()
+                self._has_opened = True
+            # In the journal the parts of a continued training are trials; for the order of batches they are one.
+            return self.open_task(start if self.searches else start.replaced(trial=0))
 
     def close(self) -> None:
         """Release the resources of the last trial: the model of a training."""

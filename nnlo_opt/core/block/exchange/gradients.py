@@ -74,7 +74,7 @@ class OwnBatches:
 
     def average_by(self, averaging: Averaging) -> None:
         """Use this averaging from now on; call between two steps."""
-        raise ProtocolError(f"{type(self).__name__} averages no gradients.")
+        raise ProtocolError(f"{type(self).__name__} does not average gradients.")
 
     def step(self) -> Step:
         """Compute the next gradient; raises a failure on this rank."""

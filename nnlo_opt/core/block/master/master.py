@@ -343,7 +343,7 @@ class Master:
                 if directory is not None and not self._setup.keeps_checkpoints:
                     manifest.remove_all(directory)
             case _:
-                raise ProtocolError(f"A master takes no {type(message).__name__} from the coordinator.")
+                raise ProtocolError(f"A master does not accept {type(message).__name__} from the coordinator.")
 
     def _run(self, order: msg.RunFold) -> None:
         if self._assignment is not None:

@@ -75,7 +75,7 @@ class GroupState:
             case msg.CallBack() | msg.Judge():
                 self._begin(Phase.ASKING)
                 return [ins.PassDown(workers=self.workers[:1], message=message)]
-        raise ProtocolError(f"A sub-master takes no {type(message).__name__}.")
+        raise ProtocolError(f"A sub-master does not accept {type(message).__name__}.")
 
     def _train(self, message: msg.Train) -> list[ins.Instruction]:
         begins, positions = not self._rounds.training, message.position
@@ -99,7 +99,7 @@ class GroupState:
     # ------------------------------------------------------------ messages of the workers
 
     def hear(self, worker: int, message: msg.Message) -> list[ins.Instruction]:
-        """Take in a message of `worker`; ProtocolError, without a change, for one that the phase does not take."""
+        """Handle a message of `worker`; ProtocolError, without a change, if the phase does not allow it."""
         if not isinstance(message, self.phase.value):
             raise ProtocolError(f"Worker {worker} sent {type(message).__name__} in phase {self.phase.name}.")
         if isinstance(message, msg.PushUpdate):

@@ -18,7 +18,7 @@ from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.block.answers import failures_to, fold_failed
 from nnlo_opt.core.block.exchange.gradients import CommonBatches, Step
 from nnlo_opt.core.block.exchange.rounds import check_same_model
-from nnlo_opt.core.block.task import FoldTask, TaskFactory, open_task, release
+from nnlo_opt.core.block.task import FoldTask, TaskFactory, release
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.transport import Collective, Received, SharedMemory, Transport
 from nnlo_opt.core.update_rules.rule import Answer, WorkerHalf
@@ -184,7 +184,7 @@ class WorkerGroupMember:
                 case msg.EndFold():
                     self.abandon()
                 case _:
-                    raise ProtocolError(f"A member of a worker group takes no {type(message).__name__}.")
+                    raise ProtocolError(f"A member of a worker group does not accept {type(message).__name__}.")
 
     def _fail(self, error: BaseException) -> None:
         failed = fold_failed(self._assignment, error, self._setup.world_rank)
@@ -192,7 +192,7 @@ class WorkerGroupMember:
         self._answer(failed)
 
     def _open(self, start: msg.StartFold) -> None:
-        task = self._task = open_task(self._setup.tasks, start, self._timeline)
+        task = self._task = self._setup.tasks.open(start)
         gradient, together = aligned_empty(task.adapter.n_weights), self._setup.together
         self._batches = CommonBatches(task, gradient, together, start.n_workers, self._timeline, counts_all=True)
         self._answer(task.ready(start.assignment))

@@ -19,7 +19,7 @@ from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.base.timeline import NO_TIMELINE, Timeline
 from nnlo_opt.core.block.answers import failures_to, fold_failed
 from nnlo_opt.core.block.exchange.rounds import average_states
-from nnlo_opt.core.block.task import FoldTask, TaskFactory, open_task, release
+from nnlo_opt.core.block.task import FoldTask, TaskFactory, release
 from nnlo_opt.core.block.worker.group import Then, check_members
 from nnlo_opt.core.block.worker.training import MASTER, LocalTraining, Partners
 from nnlo_opt.core.comm import messages as msg
@@ -170,7 +170,7 @@ class Worker:
             case msg.EndFold():
                 self._end()
             case _:
-                raise ProtocolError(f"A worker takes no {type(message).__name__}.")
+                raise ProtocolError(f"A worker does not accept {type(message).__name__}.")
 
     # ------------------------------------------------------------ beginning and end of an assignment
 
@@ -178,7 +178,7 @@ class Worker:
         if self._memory is not None and self._memory.assignment != start.assignment:
             self._memory = None  # that assignment did not continue
         mine = start if self._group is None else self._group.start(start)
-        task = open_task(self._setup.tasks, mine, self._timeline)
+        task = self._setup.tasks.open(mine)
         self._training = LocalTraining(self._block, task, start, self._setup.partners, self._timeline)
         initial = task.read_model() if start.worker == 1 else None
         ready = task.ready(start.assignment)

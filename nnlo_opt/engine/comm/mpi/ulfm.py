@@ -21,13 +21,13 @@ from mpi4py import MPI
 from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.comm.transport import RanksLost, Received, Transport
-from nnlo_opt.engine.runtime.environment import ranks_outlive_others
+from nnlo_opt.engine.runtime.environment import ulfm_is_on
 from nnlo_opt.engine.runtime.process import only_here
 
 logger = logging.getLogger(__name__)
 
 #: True if ranks of this job survive the death of others
-IS_ON = ranks_outlive_others()
+IS_ON = ulfm_is_on()
 #: ends this process with an exit code, without the notice of other ranks
 plain_exit = os._exit
 

@@ -28,7 +28,7 @@ UNWRITTEN_BYTES = 256 << 20
 _MOST_STEPS = 64
 #: the leading `/` of an absolute path, or one name of a path
 _STEP = re.compile(rb"^/|(?!\.(?:/|$))[^/]+")
-_LEADS_OUT = "it leads to another file, or may do so; only data are read so, and only with"
+_LEADS_OUT = "it refers to another file, or may do so; only data may do that, and only with"
 
 
 class DataFile(h5py.File):

@@ -35,7 +35,7 @@ class KerasCallbacks:
     def call(
         self, adapter: Any, epoch: int, metrics: Mapping[str, float] | None, learning_rate: float, *, is_last: bool
     ) -> CallbackRequests:
-        """Call the callbacks, see `models.callbacks.EpochCallbacks`."""
+        """Call the callbacks, see `core.models.adapter.EpochCallbacks`."""
         if not isinstance(adapter, KerasAdapter):
             raise TrialError("Keras callbacks need a Keras model. Received: another model. Leave `callbacks` out.")
         model = adapter.synced_model()

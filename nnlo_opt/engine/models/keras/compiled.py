@@ -34,13 +34,13 @@ _MEANS = ("sum_over_batch_size", "mean", "auto", "mean_with_sample_weight")
 
 
 def refuse_own_methods(model: Any) -> None:
-    """Raise ConfigurationError if the model trains or measures by a method of its own."""
+    """Raise ConfigurationError if the model overrides a method that trains or measures."""
     import keras
 
     for name, remedy in _METHODS.items():
         if name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name):
             raise ConfigurationError(
-                f"A model is trained by gradients of its loss, and not by methods of its own. Received: "
+                "A model is trained by the gradients of its loss, not by its own methods. Received: "
                 f"{type(model).__name__} with its own `{name}`, which nothing would call. "
                 f"{remedy.format(figure=by_figure())}."
             )

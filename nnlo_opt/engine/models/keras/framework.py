@@ -176,7 +176,7 @@ def input_names(model: Any) -> list[str]:
 
 
 def compiled_of(model: Any) -> Compiled:
-    """Return what a model says of its training; ConfigurationError if it would train by methods of its own."""
+    """Return what a model says of its training; ConfigurationError if it overrides training methods."""
     refuse_own_methods(model)
     return arguments_of(model)
 
@@ -197,7 +197,7 @@ def save_mean(models: Sequence[Any], weights: Sequence[float], path: Path) -> No
     if undeclared := [type(model).__name__ for model in models if not getattr(model, "inputs", None)]:
         raise ConfigurationError(
             "The models of an ensemble must declare their inputs, so that the file needs no code. Received: "
-            f"{undeclared[0]}. Make the model of `keras.Sequential` or `keras.Model(inputs, outputs)`."
+            f"{undeclared[0]}. Build the model with `keras.Sequential` or `keras.Model(inputs, outputs)`."
         )
     first, parts = models[0], []
     inputs = [keras.Input(tensor.shape[1:], dtype=tensor.dtype, name=tensor.name) for tensor in first.inputs]

@@ -34,7 +34,7 @@ def read_architecture(text: str, source: str, is_custom: Callable[[str], bool] =
             # `to_json` returns text, which many users have JSON-encoded a second time.
             architecture = parse_json(architecture)
     except ValueError as error:
-        architecture, what = None, f"no JSON ({error})"
+        architecture, what = None, f"not JSON ({error})"
     else:
         what = "JSON without a model's class"
     keys = set(architecture) if isinstance(architecture, dict) else set()
@@ -44,8 +44,8 @@ def read_architecture(text: str, source: str, is_custom: Callable[[str], bool] =
     if "class_name" in keys or {"name", "layers"} <= keys:
         return translate(architecture, source, is_custom)
     raise ConfigurationError(
-        f"A model architecture must be a file as `BuildModel` or Keras's `to_json` writes it. "
-        f"Received: {source}, {what}. Write it again."
+        f"A model architecture must be a file written by `BuildModel` or Keras's `to_json`. Received: {source}, "
+        f"{what}. Write it again."
     )
 
 
@@ -101,7 +101,7 @@ class _Translator:
         item = _normalised(item)
         class_name, config = item["class_name"], _plain(item["config"])
         if class_name not in MODELS:
-            raise Untranslatable(f"is a {class_name}, and no Sequential, Model or Functional", "which")
+            raise Untranslatable(f"is a {class_name}, not a Sequential, Model or Functional", "which")
         if class_name != "Sequential":
             return self._graph(config)
         layers, name = _distinct(config["layers"]), config.get("name")
@@ -213,7 +213,7 @@ class _Graph:
     def _tensor(self, ref: list[Any]) -> Config:
         name, index, tensor = ref[:3]
         if name not in self._classes:
-            raise Untranslatable(f"takes an input from {name!r}, which is no layer of it", "which")
+            raise Untranslatable(f"takes an input from {name!r}, which is not one of its layers", "which")
         history = [name, index - self._skipped.get(name, 0), tensor]
         config = {"shape": [None], "dtype": "float32", "keras_history": history}
         return {"class_name": "__keras_tensor__", "config": config}

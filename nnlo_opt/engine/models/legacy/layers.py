@@ -88,7 +88,7 @@ def _initializer(name: str, given: Config) -> Config:
         class_name, config = INITIALIZERS_BY_NAME[name]
         return keras_object(class_name, dict(config), "keras.initializers")
     if name not in INITIALIZERS:
-        raise Untranslatable(f"has initializer {name!r}, which is none of Keras's own")
+        raise Untranslatable(f"has initializer {name!r}, which is not one of Keras's")
     # Drop other entries: they set types (`dtype`), which the model decides.
     return keras_object(name, _selected(given, INITIALIZERS[name]), "keras.initializers")
 
@@ -126,7 +126,7 @@ def _activation(value: Any, nested: Callable[[Config], Config]) -> str | Config:
     if value == "hard_sigmoid":
         return deepcopy(HARD_SIGMOID)
     if value not in ACTIVATIONS:
-        raise Untranslatable(f"has activation {value!r}, which is none of Keras's own")
+        raise Untranslatable(f"has activation {value!r}, which is not one of Keras's")
     return ACTIVATIONS[value]
 
 
@@ -322,7 +322,7 @@ def translate_layer(class_name: str, config: Config, nested: Callable[[Config], 
     if class_name == "Merge":
         new_class, config = _merge(config)
     if new_class not in ARGUMENTS:
-        raise Untranslatable(f"is a {class_name}, which is none of Keras's own layers")
+        raise Untranslatable(f"is a {class_name}, which is not one of Keras's layers")
     renamed = {**RENAMED, **RENAMED_IN.get(new_class, {})}
     result = dict(IMPLIED.get(class_name, {}))
     for old, value in _gathered(config).items():

@@ -116,9 +116,9 @@ def compiled_of(model: Any) -> Compiled:
     for name in ("training_step", "validation_step", "configure_optimizers"):
         if hasattr(model, name):
             raise ConfigurationError(
-                f"A module is trained by gradients of its loss, and not by methods of its own. Received: "
-                f"{type(model).__name__} with `{name}`, which nothing would call. Return the `torch.nn.Module` inside, "
-                "or search an objective with a trainer of its own and `nnlo_opt.integrations.lightning`."
+                "A module is trained by the gradients of its loss, not by its own methods. Received: "
+                f"{type(model).__name__} with `{name}`, which nothing would call. Return the `torch.nn.Module` "
+                "inside, or search an objective with its own trainer and `nnlo_opt.integrations.lightning`."
             )
     return Compiled()
 
