@@ -127,7 +127,8 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
         "ranks of a block": settings.block_size,
         "model": identity.model.source or None,
         "SHA-256 of the model": identity.model.sha256 or None,
-        "data": ", ".join(f"{path} ({n:,} samples)" for path, n in data.files) or None,
+        "data": ", ".join([f"{path} ({n:,} samples)" for path, n in data.files] + [f"{name}()" for name in data.made])
+        or None,
         "folds": identity.n_fold,
         "warm start": f"{counted(len(ledger.adopted), 'trial')} of {', '.join(identity.warm_start)}"
         if ledger.adopted

@@ -30,6 +30,8 @@ class OpenRun(Message):
     least_children: int = 1
     #: True if the directory is removed after the search
     is_temporary: bool = False
+    #: function of the model module -> fingerprint of the samples that it returns
+    made: dict[str, str] = field(default_factory=dict)
     #: starting folders of scripts
     scripts: ScriptFolders = ScriptFolders()
 

@@ -55,13 +55,14 @@ def make_folds(
     return [Fold(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in range(n_fold)]
 
 
-def check_workers(n_samples: int, n_workers: int, n_fold: int = 1) -> None:
-    """Raise ConfigurationError if a fold has fewer training samples than workers."""
+def check_workers(n_samples: int, n_workers: int, n_fold: int = 1, what: str = "sample") -> None:
+    """Raise ConfigurationError if a fold has fewer training samples, or batches, than workers."""
     if n_samples < n_workers:
+        several = "" if n_samples == 1 else "es" if what == "batch" else "s"
         raise ConfigurationError(
-            f"Every worker must have at least one training sample. Received: {n_samples} "
-            f"sample{'s' * (n_samples != 1)}{' in a fold' * (n_fold > 1)} for {n_workers} workers. Use fewer ranks, "
-            f"or more data; in a search, smaller blocks (`{spelled('block_size')}`)."
+            f"Every worker must have at least one training {what}. Received: {n_samples} {what}{several}"
+            f"{' in a fold' * (n_fold > 1)} for {n_workers} workers. Use fewer ranks, or more data; in a search, "
+            f"smaller blocks (`{spelled('block_size')}`)."
         )
 
 

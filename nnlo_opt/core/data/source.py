@@ -41,6 +41,9 @@ class DataInfo:
     label_shape: Shapes
     #: tree of dtype names, of the same form as the shapes
     label_dtype: Any
+    #: names of the features and the labels if they came as dictionaries: the lists have their order
+    feature_names: tuple[str, ...] = ()
+    label_names: tuple[str, ...] = ()
     #: bytes of a sample in memory, features and labels; an estimate for variable lengths
     sample_bytes: int = 0
     #: samples that can only be read together, such as a chunk of a file

@@ -70,17 +70,19 @@ class ModelFile(Frozen):
 
 
 class DataFiles(Frozen):
-    """Data files of a run, and the number of their samples."""
+    """Data of a run: files or samples made by the model module, and the number of samples."""
 
     #: (absolute path, number of samples) of every file
     files: tuple[tuple[str, int], ...] = ()
     n_train: int = 0
     n_validation: int = 0
+    #: function of the model module -> fingerprint of the samples that it returns; empty for files
+    made: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, as the journal has them."""
-        files = [list(file) for file in self.files]
-        return {"files": files, "n_train": self.n_train, "n_validation": self.n_validation}
+        files, made = [list(file) for file in self.files], {"made": self.made} if self.made else {}
+        return {"files": files, "n_train": self.n_train, "n_validation": self.n_validation, **made}
 
 
 class Training(_Facts):

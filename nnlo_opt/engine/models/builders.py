@@ -5,7 +5,8 @@ A model module may define, in addition to `get_model(**parameters)`:
     get_model.parameter_range   the search space
     feasible(parameters)        returns False for points that are not to be tried; or get_model.feasible
     get_name()                  the model's name; by default the name of the file
-    get_train(), get_val()      data files: a list of paths, or the path of a list file
+    get_train(), get_val()      data files: a list of paths, or the path of a list file; or the samples themselves
+                                (`engine.data.made`). They may take parameters of the model
     get_features(), get_labels()   name of a data set, or (name, function applied to the array)
     get_loss()                  the framework's name of a loss, or a function (y_true, y_pred); for several outputs also
                                 a list of them, or a dict by the names of the outputs
@@ -29,14 +30,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import nnlo_opt
-from nnlo_opt.core.base.errors import ConfigurationError, NnloError, TrialError, did_you_mean, shown
+from nnlo_opt.core.base.errors import ConfigurationError, NnloError, TrialError, did_you_mean
+from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.base.user_code import describe, line_in
 from nnlo_opt.core.space.constraint import CONSTRAINT_NAME, feasible_in
+from nnlo_opt.engine.data.made import in_words
 from nnlo_opt.engine.loading.modules import execute_file, own_files
 from nnlo_opt.engine.models.framework import Framework, framework_named, framework_of, syntax_tree
 from nnlo_opt.engine.models.losses import LossRequest, WeightRequest
@@ -49,8 +51,6 @@ Adaptor = Callable[[Any], Any]
 logger = logging.getLogger(__name__)
 #: function that a module must define, with the kind of definition that it makes
 FUNCTIONS: Mapping[str, Kind] = {"get_model": "model", "objective": "objective"}
-#: parts of a wrong value that a message names
-_MOST_PARTS = 4
 _BUILTIN = Path(nnlo_opt.__file__).parent / "models" / "builtin"
 
 
@@ -246,7 +246,7 @@ class TrialDefinition:
         """Names of parameters that may be given; None for any name (`**parameters`, or an objective)."""
         if self.kind == "objective" or any(p.kind is p.VAR_KEYWORD for p in self._parameters):
             return None
-        return frozenset(p.name for p in self._parameters)
+        return frozenset(p.name for p in self._parameters) | self._of_data
 
     @property
     def required_parameters(self) -> frozenset[str]:
@@ -282,7 +282,7 @@ class TrialDefinition:
         function = self.functions["get_model"]
         try:
             with framework.building(self._custom_objects(), getattr(function, "dtype_policy", None)):
-                model = function(**parameters)
+                model = function(**self._of_model(parameters))
         except (NnloError, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -352,21 +352,45 @@ class TrialDefinition:
         return own or self.custom_objects
 
     @property
+    def _of_data(self) -> frozenset[str]:
+        """Names of the parameters of `get_train` and `get_val`."""
+        functions = (self.functions[name] for name in ("get_train", "get_val") if name in self.functions)
+        return frozenset(
+            p.name for function in functions for p in _parameters_of(function) if p.kind is not p.VAR_KEYWORD
+        )
+
+    def _of_model(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the parameters without those that only `get_train` or `get_val` take."""
+        own = {p.name for p in self._parameters}
+        if any(p.kind is p.VAR_KEYWORD for p in self._parameters):
+            return parameters
+        return {name: value for name, value in parameters.items() if name in own or name not in self._of_data}
+
+    @property
     def _parameters(self) -> list[inspect.Parameter]:
         """Parameters of `get_model`; an objective has none."""
         return [*inspect.signature(self.functions["get_model"]).parameters.values()] if self.kind == "model" else []
 
-    def files(self, function: str) -> Files | None:
-        """Return the result of `get_train` or `get_val`; None if the module does not define the function."""
+    def samples(self, function: str, arguments: Mapping[str, Any]) -> Any:
+        """Return the result of `get_train` or `get_val`: data files as `Files`, anything else unchanged.
 
-        def holds(value: Any) -> bool:
-            paths = value if isinstance(value, list | tuple) else [value]
-            return bool(paths) and all(isinstance(path, str | os.PathLike) for path in paths)
-
-        value = self._read(function, holds, "a list of paths, or the path of a list file", _remedy_for_samples)
-        if value is None:
-            return None
+        Args:
+            function: a function of the module.
+            arguments: its arguments, see `arguments_of`.
+        """
+        with PULSE.unwatched():
+            value = _call(self.functions, function, self.source, arguments)
+        paths = value if isinstance(value, list | tuple) else [value]
+        if not paths or not all(isinstance(path, str | os.PathLike) for path in paths):
+            return value
         return tuple(map(Path, value)) if isinstance(value, list | tuple) else Path(value)
+
+    def arguments_of(self, function: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of the model's parameters that a function of the module takes."""
+        taken = _parameters_of(self.functions[function])
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in taken)
+        names = {p.name for p in taken}
+        return {name: value for name, value in parameters.items() if takes_all or name in names}
 
     def dataset(self, function: str) -> tuple[str, Adaptor | None] | None:
         """Return the data set that `get_features` or `get_labels` names, and the function applied to it.
@@ -382,48 +406,23 @@ class TrialDefinition:
         value = self._read(function, holds, "a name, or (name, function)")
         return (value, None) if isinstance(value, str) else value
 
-    def _read(
-        self, function: str, holds: Callable[[Any], bool], rule: str, remedy_for: Callable[[Any], str] = lambda _: ""
-    ) -> Any:
-        """Return what a function of the module returns, None without it; `remedy_for` knows what wrong values mean."""
+    def _read(self, function: str, holds: Callable[[Any], bool], rule: str) -> Any:
+        """Return the result of a function of the module, for which `holds` must be True; None without it."""
         if function not in self.functions:
             return None
         value = _call(self.functions, function, self.source)
         if not holds(value):
             raise ConfigurationError(
-                f"`{function}` of {self.source} must return {rule}. Received: {_shown(value)}. "
-                f"{remedy_for(value) or 'Correct the module'}."
+                f"`{function}` of {self.source} must return {rule}. Received: {in_words(value)}. Correct the module."
             )
         return value
 
 
-def _shown(value: Any) -> str:
-    """Return a value in words; of samples the type and the shape, as their text is long and says nothing."""
-    if hasattr(value, "shape"):
-        return f"{type(value).__name__} of shape {tuple(value.shape)}"
-    if isinstance(value, tuple | list | dict) and not _is_plain(value):
-        parts = [*map(_shown, islice(value.values() if isinstance(value, dict) else value, _MOST_PARTS))]
-        more = ["…"] * (len(value) > _MOST_PARTS)
-        return f"a {type(value).__name__} of {', '.join([*parts, *more])}"
-    return shown(value) if _is_plain(value) else type(value).__name__
-
-
-def _is_plain(value: Any) -> bool:
-    """Return True for a value whose text says what it is."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
-    return isinstance(value, str | os.PathLike | tuple | list | dict | int | float | None) and all(
-        map(_is_plain, parts)
-    )
-
-
-def _remedy_for_samples(value: Any) -> str:
-    """Return what to do about samples in place of the files that hold them; empty if `value` is something else."""
-    if _is_plain(value):
-        return ""
-    return (
-        "Save the samples as files once, by `np.save` and `GetData from-arrays X.npy Y.npy --name mine --split 0.2`, "
-        "and return `data/mine/train_mine.list` from `get_train`, `data/mine/test_mine.list` from `get_val`"
-    )
+def _parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):  # a function in C
+        return []
 
 
 def _holds_all(value: Any, holds: Callable[[Any], bool]) -> bool:
@@ -432,9 +431,11 @@ def _holds_all(value: Any, holds: Callable[[Any], bool]) -> bool:
     return bool(values) and all(map(holds, values))
 
 
-def _call(functions: Mapping[str, Callable[..., Any]], name: str, source: Path) -> Any:
+def _call(
+    functions: Mapping[str, Callable[..., Any]], name: str, source: Path, arguments: Mapping[str, Any] | None = None
+) -> Any:
     try:
-        return functions[name]()
+        return functions[name](**arguments or {})
     except (ConfigurationError, KeyboardInterrupt):
         raise
     except BaseException as error:

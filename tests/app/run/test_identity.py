@@ -174,10 +174,21 @@ def data(files, n_train=80, n_validation=20):
         (data([["/data/b.h5", 40], ["/data/a.h5", 60]]), "the first file that is not the same is `/data/a.h5`"),
         (data([["/data/a.h5", 60], ["/data/b.h5", 40], ["/c.h5", 0]]), "the list of files is not the same"),
         (None, "one has data files and the other has none"),
+        (
+            DataFiles(n_train=80, n_validation=20, made={"get_train": "a"}),
+            "they were files, now samples: see `get_train`",
+        ),
     ],
 )
 def test_other_data_are_refused_by_what_differs(asked, words):
     assert words in difference(identity(), identity(data=asked))
+
+
+def test_samples_that_a_function_returns_must_be_the_same():
+    known, asked = (DataFiles(n_train=80, made={"get_train": "a", "get_val": found}) for found in "bc")
+    assert "`get_val` returns other samples than before" in difference(identity(data=known), identity(data=asked))
+    check(identity(data=known), identity(data=known))
+    assert identity(data=known).data == known
 
 
 def test_a_training_may_be_given_more_epochs_and_another_target():

@@ -11,10 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nnlo_opt.core.base.trees import leaves
+from nnlo_opt.core.data.arrays import ArraySource, JoinedSource
 from nnlo_opt.core.data.ragged import Ragged, padded
 from nnlo_opt.core.data.source import DataInfo, DataSource, FileInfo, dtype_as_read
 from nnlo_opt.engine.data.hdf5.source import Hdf5Source, write_hdf5
-from tests.helpers.memory_source import ArraySource
+from nnlo_opt.engine.data.indexed import ItemSource
+from nnlo_opt.engine.data.made import made_of
 from tests.helpers.refusals import refusal
 
 N = 23
@@ -28,6 +30,11 @@ def from_memory(folder: Path) -> DataSource:
     return ArraySource(X, Y, {"group": GROUP})
 
 
+def from_two(folder: Path) -> DataSource:
+    parts = [slice(9), slice(9, N)]
+    return JoinedSource([ArraySource(X[part], Y[part], {"group": GROUP[part]}) for part in parts])
+
+
 def from_files(folder: Path) -> DataSource:
     edges = (0, 9, 9, 10, N)
     paths = [folder / f"{number}.h5" for number in range(len(edges) - 1)]
@@ -36,7 +43,47 @@ def from_files(folder: Path) -> DataSource:
     return Hdf5Source(paths, "x", "y")
 
 
-@pytest.fixture(params=[from_memory, from_files])
+class Items:
+    """In place of a torch `Dataset`."""
+
+    def __init__(self, rows: slice) -> None:
+        self.rows = range(N)[rows]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, np.int16]:
+        return X[self.rows[number]], Y[self.rows[number]]
+
+
+Items.__module__, Items.__name__ = "torch.utils.data", "Dataset"
+
+
+def from_items(folder: Path) -> DataSource:
+    """Items one by one, of two data sets."""
+    first, second = (made_of(Items(rows), "`get_train`", ()).source for rows in (slice(9), slice(9, N)))
+    assert isinstance(first, ItemSource)
+    assert isinstance(second, ItemSource)
+    return first.followed_by(second)
+
+
+class Batches:
+    """In place of a Keras `PyDataset`, of batches of one sample."""
+
+    num_batches = N
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        return X[[number]], Y[[number]]
+
+
+Batches.__module__, Batches.__name__ = "keras.src", "PyDataset"
+
+
+def from_batches(folder: Path) -> DataSource:
+    return made_of(Batches(), "`get_train`", ()).source
+
+
+@pytest.fixture(params=[from_memory, from_two, from_files, from_items, from_batches])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> DataSource:
     make: Make = request.param
     return make(tmp_path)
@@ -68,15 +115,18 @@ def test_refuses_numbers_out_of_order_or_range(source: DataSource, indices: list
 
 def test_labels_and_columns_of_all_samples(source: DataSource) -> None:
     np.testing.assert_array_equal(source.read_labels(), Y)
-    np.testing.assert_array_equal(source.read_column("group"), GROUP)
-    refusal(source.read_column, "grup", says=["group"])
+    if not isinstance(source, ItemSource):  # it has no columns
+        np.testing.assert_array_equal(source.read_column("group"), GROUP)
+    refusal(source.read_column, "grup", says=["grup"])
 
 
 def test_labels_and_columns_of_some_samples(source: DataSource) -> None:
     indices = np.array([0, 8, 9, 10, 22])
     np.testing.assert_array_equal(source.read_labels(indices), Y[indices])
-    np.testing.assert_array_equal(source.read_column("group", indices), GROUP[indices])
-    assert len(source.read_column("group", indices[:0])) == len(source.read_labels(indices[:0])) == 0
+    assert len(source.read_labels(indices[:0])) == 0
+    if not isinstance(source, ItemSource):
+        np.testing.assert_array_equal(source.read_column("group", indices), GROUP[indices])
+        assert len(source.read_column("group", indices[:0])) == 0
 
 
 def tree_from_memory(folder: Path) -> DataSource:
@@ -116,11 +166,13 @@ def test_trees_of_arrays_and_sequences(make: Make, tmp_path: Path) -> None:
 
 def test_what_is_read_is_the_callers(source: DataSource) -> None:
     everything = np.arange(N)
-    for array in (*source.read(everything), source.read_labels(), source.read_column("group")):
+    columns = [] if isinstance(source, ItemSource) else [source.read_column("group")]
+    for array in (*source.read(everything), source.read_labels(), *columns):
         array[:] = 0
     np.testing.assert_array_equal(source.read(everything)[0], X)
     np.testing.assert_array_equal(source.read_labels(), Y)
-    np.testing.assert_array_equal(source.read_column("group"), GROUP)
+    if columns:
+        np.testing.assert_array_equal(source.read_column("group"), GROUP)
 
 
 def test_file_numbers() -> None:
@@ -136,6 +188,12 @@ def test_dtypes() -> None:
     for strange in ("S3", "O", "c8", [("a", "i4")]):
         with pytest.raises(TypeError, match="Numbers"):
             dtype_as_read(strange)
+
+
+def test_sources_of_another_form_are_not_joined() -> None:
+    one = ArraySource(X, Y)
+    refusal(JoinedSource, [one, ArraySource(X[:, :1], Y)], says=["(2, 3) of memory, (1, 3)"])
+    refusal(JoinedSource, [one, ArraySource(X, Y / 2)], says=["label dtype int16 of memory, float32"])
 
 
 def test_arrays_of_different_lengths() -> None:

@@ -107,8 +107,8 @@ get_model.jit_compile = True
     assert definition.parameter_range == ["a", "b"]
     assert definition.accepted_parameters == {"width", "depth", "rate"}
     assert definition.required_parameters == {"width"}
-    assert definition.files("get_train") == (Path("a.h5"), Path("b.h5"))
-    assert definition.files("get_val") == Path("val.list")
+    assert definition.samples("get_train", {}) == (Path("a.h5"), Path("b.h5"))
+    assert definition.samples("get_val", {}) == Path("val.list")
     assert definition.dataset("get_features") == ("x", None)
     assert definition.dataset("get_labels") == ("y", abs)
     assert definition.loss() == "mse"
@@ -118,13 +118,29 @@ get_model.jit_compile = True
     assert len(definition.sha256) == 64
 
 
+def test_parameters_of_a_search_reach_the_functions_that_take_them(module):
+    definition = open_model(
+        module("""
+def get_model(width): return width
+get_model.framework = __import__("types").SimpleNamespace(is_model=lambda model: True)
+def get_train(n=3, **others): return n, others
+def get_val(lag): return lag
+""")
+    )
+    assert definition.accepted_parameters == {"width", "n", "lag"}
+    assert definition.required_parameters == {"width"}
+    point = {"width": 4, "n": 5, "lag": 6}
+    assert definition.arguments_of("get_train", point) == point
+    assert definition.arguments_of("get_val", point) == {"lag": 6}
+    assert definition.samples("get_train", {"n": 5, "lag": 6}) == (5, {"lag": 6})
+
+
 def test_a_bare_module(module):
     definition = open_model(module("def get_model(**parameters): pass"))
     assert definition.name == "user_model"
     assert definition.parameter_range is None
     assert definition.accepted_parameters is None
     assert definition.required_parameters == frozenset()
-    assert [definition.files(name) for name in ("get_train", "get_val")] == [None] * 2
     assert [definition.dataset(name) for name in ("get_features", "get_labels")] == [None] * 2
     assert definition.loss() is definition.loss_weights() is None
     assert not definition.jit_compile
@@ -187,8 +203,6 @@ def test_a_module_that_cannot_be_used(module, source, sentence):
 @pytest.mark.parametrize(
     ("function", "value", "sentence"),
     [
-        ("get_train", "[]", "list of paths"),
-        ("get_val", "3", "Received: 3"),
         ("get_features", "('x', 'y')", r"\(name, function\)"),
         ("get_labels", "[1]", r"Received: \[1\]"),
         ("get_loss", "1.0", "name or a function"),
@@ -199,9 +213,8 @@ def test_a_module_that_cannot_be_used(module, source, sentence):
 )
 def test_what_functions_must_return(module, function, value, sentence):
     definition = open_model(module(f"def get_model(): pass\ndef {function}(): return {value}"))
-    read = {"get_features": definition.dataset, "get_labels": definition.dataset}.get(function, definition.files)
     with pytest.raises(ConfigurationError, match=sentence):
-        getattr(definition, function.removeprefix("get_"))() if "loss" in function else read(function)
+        getattr(definition, function.removeprefix("get_"))() if "loss" in function else definition.dataset(function)
 
 
 @pytest.mark.parametrize(
@@ -254,10 +267,10 @@ def test_builtin_models_take_what_is_searched(name):
 
 def test_missing_data_names_the_command(here, monkeypatch):
     monkeypatch.setattr("nnlo_opt.models.data_files._CHECKOUT", [here])
-    check_refused("Run `GetData mnist` first", open_model("mnist").files, "get_train")
+    check_refused("Run `GetData mnist` first", open_model("mnist").samples, "get_train", {})
     (here / "data/mnist").mkdir(parents=True)
     (here / "data/mnist/train_mnist.list").touch()
-    assert open_model("mnist").files("get_train") == here / "data/mnist/train_mnist.list"
+    assert open_model("mnist").samples("get_train", {}) == here / "data/mnist/train_mnist.list"
 
 
 def test_no_framework_is_imported_to_read_a_module():

@@ -24,12 +24,14 @@ from nnlo_opt.core.block.task import validation_batch
 from nnlo_opt.core.data.ragged import padded
 from nnlo_opt.core.data.source import Indices
 from nnlo_opt.core.models.adapter import Predictor
+from nnlo_opt.core.training.options import model_parameters
 from nnlo_opt.core.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
 from nnlo_opt.core.trials.figure import epoch_value
 from nnlo_opt.core.trials.identity import DataFiles
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.objectives import FIGURE
 from nnlo_opt.core.trials.trial import Trial
+from nnlo_opt.engine.data.indexed import is_batched
 from nnlo_opt.engine.models.framework import framework_of
 
 #: outputs of a model, each (n, ...)
@@ -106,7 +108,15 @@ def make_ensemble(setup: EnsembleSetup) -> Ensemble:
         ConfigurationError: there are too few trials, their outputs cannot be averaged, or the figure of merit cannot be
             computed from outputs.
     """
-    data, objective = setup.workload.data.training, setup.workload.options.comparison.objectives[0]
+    samples = setup.workload.data
+    for trial in setup.ledger.trials[:1]:
+        samples.use(model_parameters(trial.point))
+    if samples.varies or is_batched(samples.training.source):
+        raise ConfigurationError(
+            "An ensemble is selected on samples that are the same for all trials, and have numbers. Received: a run "
+            "whose `get_train` takes parameters, or returns batches. Take its best model."
+        )
+    data, objective = samples.training, setup.workload.options.comparison.objectives[0]
     trials, rows = _trials(setup), np.sort(np.concatenate([fold.validation for fold in data.folds]))
     try:
         judge, outputs = _predicted(setup, trials, rows)
@@ -168,11 +178,10 @@ def _trials(setup: EnsembleSetup) -> list[Trial]:
         raise ConfigurationError(
             "An ensemble is the mean of single models. Received: a run of composites of several. Take its best model."
         )
-    info = data.source.info
-    if (known.n_train, known.n_validation) != (data.n_train, info.n_samples - data.n_train):
+    if (known.n_train, known.n_validation) != (data.n_train, data.n_validation):
         raise ConfigurationError(
             f"The data of a run must not have changed. Received: {data.n_train:,} training and "
-            f"{info.n_samples - data.n_train:,} validation samples in place of {known.n_train:,} and "
+            f"{data.n_validation:,} validation samples in place of {known.n_train:,} and "
             f"{known.n_validation:,}. Restore the files."
         )
     complete = [trial for trial in setup.ledger.trials if trial.feasible]

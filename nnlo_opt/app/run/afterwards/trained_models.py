@@ -31,13 +31,15 @@ from nnlo_opt.engine.runtime.devices import NodeShare
 
 
 class _FirstFile(RunData):
-    """Samples of one data file, which determine the shapes of the model."""
+    """Samples of one data file, or those that the model module makes, which determine the shapes of the model."""
 
     def __init__(self, options: Options, maker: ModelMaker, files: Sequence[Path]) -> None:
         super().__init__(options, maker)
         self._files = files
 
     def read(self) -> TrainingData:
+        if not self._files:
+            return super().read()
         source, names = self.source(self._files)
         return TrainingData(source=source, folds=[], n_train=0, names=names)
 

@@ -56,12 +56,13 @@ def check_shares(options: Options, topology: Topology, findings: Findings) -> tu
     n_workers = max(team.n_workers for team in topology.teams)
     for rule, own in _rules_asked(options, findings):
         rule.check_workers(own, min(n for team in topology.teams for n in team.n_children))
-    check_workers(findings.n_train_smallest, n_workers, options.plan.n_fold)
+    what = "batch" if findings.counts_batches else "sample"
+    check_workers(findings.n_train_smallest, n_workers, options.plan.n_fold, what)
     name, batch, space = spelled("batch"), options.training.batch, findings.space
     if space is not None and "train.batch" in space.names:
         name, batch = "train.batch", max(value for value in corners(space, "train.batch") if isinstance(value, int))
     n_mine = -(-findings.n_train_smallest // (n_workers * options.n_processes))
-    if batch <= n_mine:
+    if batch <= n_mine or findings.counts_batches:
         return ()
     return (
         f"`{name}` of {batch:,} is more than the {n_mine:,} training samples of a worker: it trains them in one "

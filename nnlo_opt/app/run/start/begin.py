@@ -137,6 +137,7 @@ class Beginning:
             # So many workers must a master still have for its update rule when ranks have died.
             least_children=least_workers(options, findings),
             is_temporary=options.run.is_temporary,
+            made={} if findings.data is None else findings.data.made,
             scripts=scripts,
         )
         self._driver.ranks.open_run(opened, self._topology)

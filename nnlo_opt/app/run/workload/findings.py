@@ -60,8 +60,9 @@ class Findings:
     loss: str | None = None
     #: None for an objective
     data: DataFiles | None = None
-    #: number of training samples of the smallest fold
+    #: number of training samples of the smallest fold, or of batches if the data come in batches
     n_train_smallest: int = 0
+    counts_batches: bool = False
     features_name: str | None = None
     labels_name: str | None = None
     #: remarks for the user

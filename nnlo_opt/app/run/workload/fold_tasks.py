@@ -7,7 +7,7 @@ The order is the same in both cases (`core.data.order`).
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from nnlo_opt.core.base.records import Frozen
 from nnlo_opt.core.block.task import FoldTask, validation_batch
 from nnlo_opt.core.comm.messages import StartFold
-from nnlo_opt.core.data.batches import BatchStream, Samples, Windows, WindowsInMemory
+from nnlo_opt.core.data.batches import BatchStream, Samples, Stream, Windows, WindowsInMemory
 from nnlo_opt.core.data.folds import Fold, shard
 from nnlo_opt.core.data.order import Cut, Order
 from nnlo_opt.core.data.source import DataSource, Indices
 from nnlo_opt.core.data.weights import ClassTable, check_sample_weights
 from nnlo_opt.core.models.adapter import ModelAdapter
 from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.engine.data.indexed import ItemSource, ItemStream, is_batched, n_samples_of
 from nnlo_opt.engine.data.memory import budget_bytes
 from nnlo_opt.engine.data.streaming import GatheredWindows, StreamedWindows, piece, read_in_order
 from nnlo_opt.engine.runtime.devices import node_place
@@ -56,7 +57,7 @@ class FoldTasks:
     #: samples read last, because most trials need the same shard again
     _loaded: dict[tuple[str, int, int, int], Samples] = field(default_factory=dict, init=False)
     #: stream of the current task; its thread ends with the task
-    _stream: BatchStream | None = field(default=None, init=False)
+    _stream: Stream | None = field(default=None, init=False)
 
     def task(self, start: StartFold, adapter: ModelAdapter, options: TrainingOptions) -> FoldTask:
         """Load this worker's shard for the model of a point, trained with its `options`. Not collective."""
@@ -67,23 +68,42 @@ class FoldTasks:
         validates = fold.validation[edges[0] : edges[1]]
         # Keep one fold at a time, so that folds that alternate on a small block do not fill its memory.
         self._loaded = {key: samples for key, samples in self._loaded.items() if key[1:] == _place(start)}
-        validation, n_left = self._validation(validates, start, options)
-        key = (self.seed, start.trial, start.fold, start.worker)
-        order = Order(len(mine), key, shuffle=options.shuffle, cut=self._cut)
-        windows = self._windows(mine, start, order, n_left)
-        if self.feeding.gathers_ahead and options.shuffle:
-            windows = GatheredWindows(windows, piece(options.batch, self.source.info.sample_bytes))
-        self._stream = BatchStream(windows, options.batch)
+        source, key = self.source, (self.seed, start.trial, start.fold, start.worker)
+        if isinstance(source, ItemSource):
+            if source.batched:
+                options = replace(options, batch=int(source.sizes[0]))
+            order = Order(len(mine), key, shuffle=options.shuffle)
+            self._stream = self._stream_of_items(source, mine, start, order, options)
+            validation = self._in_parts(validates, options, self.feeding.n_ahead)
+        else:
+            validation, n_left = self._validation(validates, start, options)
+            order = Order(len(mine), key, shuffle=options.shuffle, cut=self._cut)
+            windows = self._windows(mine, start, order, n_left)
+            if self.feeding.gathers_ahead and options.shuffle:
+                windows = GatheredWindows(windows, piece(options.batch, self.source.info.sample_bytes))
+            self._stream = BatchStream(windows, options.batch)
         return FoldTask(
             adapter=adapter,
             stream=self._stream,
             validation=validation,
             options=options.for_updates() if adapter.trains_itself else options,
-            n_train=len(fold.train),
-            n_shard=len(mine),
-            n_validation=len(fold.validation),
+            n_train=n_samples_of(source, fold.train),
+            n_shard=n_samples_of(source, mine),
+            n_validation=n_samples_of(source, fold.validation),
+            steps_a_pass=-(-len(fold.train) // start.n_workers) if is_batched(source) else None,
             all_validation=self._in_parts(fold.validation, options, n_ahead=0),
         )
+
+    def _stream_of_items(
+        self, source: ItemSource, mine: Indices, start: StartFold, order: Order, options: TrainingOptions
+    ) -> ItemStream:
+        table = self.feeding.class_tables[start.fold] if self.feeding.class_tables else None
+
+        def make(places: Indices) -> Samples:
+            samples = source.samples(mine[places])
+            return _weighted(samples, table, samples.weights)
+
+        return ItemStream(make, order, 1 if source.batched else options.batch, self.feeding.n_ahead)
 
     def close(self) -> None:
         """Stop reading ahead; samples in memory are kept for the next trial."""
@@ -108,6 +128,8 @@ class FoldTasks:
         """Return a function that reads and yields validation samples in parts, each of full batches."""
         batch = validation_batch(options)
         n_at_once = max(1, self._cut.window // batch) * batch
+        if isinstance(self.source, ItemSource):
+            n_at_once = 1 if self.source.batched else batch
         return lambda: read_in_order(lambda part: self._read(numbers[part]), len(numbers), n_at_once, n_ahead)
 
     def _windows(self, numbers: Indices, start: StartFold, order: Order, memory_bytes: int) -> Windows:

@@ -26,6 +26,8 @@ from nnlo_opt.core.trials.figure import figure_name
 from nnlo_opt.core.trials.identity import DataFiles
 from nnlo_opt.core.trials.objectives import DEFAULT_FIGURE, FIGURE
 from nnlo_opt.core.trials.trial import cause_of
+from nnlo_opt.engine.data.indexed import is_batched
+from nnlo_opt.engine.data.made import Made
 from nnlo_opt.engine.loading.spaces import finish_space, space_from_dimensions
 from nnlo_opt.engine.models.compiled import Choices, Compiled, outcome_of
 from nnlo_opt.engine.models.composite import CompositeModel
@@ -93,38 +95,62 @@ class Inspection:
         else:
             check_space(space, definition, self._options)
         self._data.look_first()
+        self._data.use(model_parameters(self._middle(space)))
         verified, data = self._data.verified, self._data.training
-        info = data.source.info
         if self._searches and self._options.plan.n_fold == 1 and not len(data.folds[0].validation):
             raise ConfigurationError(
                 "A search needs validation data to compare trials. Received: none; give "
                 f"`{spelled('val_data', 'LIST')}`, or `{spelled('n_fold')}` of at least 2."
             )
+        if batched := is_batched(data.source):
+            searched = () if space is None else space.train_names
+            if "batch" in self._options.training.given or "train.batch" in searched:
+                raise ConfigurationError(
+                    f"`{spelled('batch')}` is for samples of which each has a number. Received: it with batches that "
+                    f"`get_train` of {definition.source} returns. Leave it out, and set the size there."
+                )
         test = self._data.test
         measured = () if test is None else (f"Test data for the saved model: {len(test[1]):,} samples.",)
         return replace(
             findings,
             data=DataFiles(
-                files=tuple((str(file.path.resolve()), file.n_samples) for file in info.files),
+                files=tuple((str(file.path.resolve()), file.n_samples) for file in data.files),
                 n_train=data.n_train,
-                n_validation=info.n_samples - data.n_train,
+                n_validation=data.n_validation,
+                made=dict(data.made),
             ),
-            features_name=data.names[0],
-            labels_name=data.names[1],
+            features_name=data.names[0] or None,
+            labels_name=data.names[1] or None,
+            counts_batches=batched,
             n_train_smallest=min(len(fold.train) for fold in data.folds),
             remarks=(*self._unnamed_data(), *verified, *measured),
         )
 
+    def _middle(self, space: Space | None) -> Point:
+        """Return the parameters that stand for all: the middle of the search space, or those of a training."""
+        return space.given(space.middle()) if space else Tuples(self._options.with_tuples).given(self._options.point)
+
     def _unnamed_data(self) -> list[str]:
-        """Return sentences about the data that the model module names and the command line does not."""
+        """Return sentences about the data that the model module names or makes, and the command line does not."""
         given, definition, here = self._options.data, self._maker.definition, Path.cwd()
         said = []
         parts = ("Training", given.train_data, "get_train"), ("Validation", given.val_data, "get_val")
         for what, asked, name in parts:
-            if asked is None and (files := definition.files(name)):
-                place = files if isinstance(files, Path) else files[0].parent
-                shown = place.relative_to(here) if place.is_relative_to(here) else place
-                said.append(f"{what} data: `{shown}`, from `{name}` of `{self._options.model}`.")
+            origin = f"`{name}` of `{self._options.model}`"
+            match None if asked is not None else self._data.given(name):
+                case Made() as made:
+                    said.append(f"{what} data: {made.kind}, from {origin}; each rank holds what it returns.")
+                    said += made.remarks
+                    if name == "get_val" and made.has_weights:
+                        said.append(f"Weights from {origin} count in training by folds only, and never in validation.")
+                case Path() | tuple() as files if files:
+                    place = files if isinstance(files, Path) else files[0].parent
+                    shown = place.relative_to(here) if place.is_relative_to(here) else place
+                    said.append(f"{what} data: `{shown}`, from {origin}.")
+        is_cut = self._options.plan.n_fold > 1 or given.train_data is not None
+        if not is_cut and self._data.given("get_val") is None:
+            why = "returns None" if "get_val" in definition.functions else "is not defined"
+            said.append(f"Validation data: none, as `get_val` of `{self._options.model}` {why}.")
         return said
 
     def _space(self, given: Space | None) -> Space | None:
@@ -192,8 +218,7 @@ class Inspection:
     def _inspect_model(self, findings: Findings) -> Findings:
         """Return the findings with those on a model at the middle of the search space."""
         space = findings.space
-        tuples = Tuples(self._options.with_tuples)
-        point = space.given(space.middle()) if space else tuples.given(self._options.point)
+        point = self._middle(space)
         options = self._options.training.with_point(point)
         early, target = check_training(options)
         figures: tuple[str, ...] | None = None
@@ -282,8 +307,10 @@ class Inspection:
         rows = next((fold.validation for fold in self._data.training.folds if len(fold.validation)), None)
         if not asked.metrics or rows is None:
             return findings, tuple(remarks)
-        some = rows[:: max(1, len(rows) // _N_TRIED)][:_N_TRIED]
-        x, y = map(padded, self._data.training.source.read(some))
+        source = self._data.training.source
+        n_tried = 2 if is_batched(source) else _N_TRIED
+        some = rows[:: max(1, len(rows) // n_tried)][:n_tried]
+        x, y = map(padded, source.read(some))
         try:
             adapter = self._maker.adapter(model, terms, asked, None)
             found = merging(adapter, x, y) if len(some) > 1 else ()

@@ -205,7 +205,11 @@ class ModelMaker:
     ) -> tuple[tuple[LossTerm, ...], tuple[str, ...]]:
         """Return the losses, and sentences for the user; ConfigurationError if model, data and losses disagree."""
         info = samples.info
+        # A framework of another package need not know.
+        declared: Callable[[Any], list[str]] = getattr(self.framework, "input_names", lambda _: [])
+        _check_names("features", info.feature_names, declared(model))
         outputs = self.framework.describe_outputs(model, info.feature_shape)
+        _check_names("labels", info.label_names, [output.name for output in outputs])
         own_weights = self.definition.loss_weights()
         request = split_losses(options.loss) if options.loss else self.definition.loss() or compiled.loss
         weights = compiled.loss_weights if own_weights is None else own_weights
@@ -304,3 +308,14 @@ class ModelMaker:
             # What is left is the framework: looking through its objects again would take 0.2 s of every trial.
             gc.freeze()
             self._froze = True
+
+
+def _check_names(what: str, given: Sequence[str], declared: Sequence[str]) -> None:
+    """Raise ConfigurationError if samples in a dictionary would reach other inputs or outputs than those they name."""
+    if given and declared and [*given] != [*declared]:
+        place = "inputs" if what == "features" else "outputs"
+        raise ConfigurationError(
+            f"A dictionary of {what} stands for the list in alphabetical order, and must name the {place} of the model "
+            f"in this order. Received: {', '.join(given)} for the {place} {', '.join(declared)}. Return a list in the "
+            f"order of the {place}."
+        )

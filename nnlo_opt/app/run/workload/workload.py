@@ -3,7 +3,7 @@
 import logging
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast, overload
 
@@ -16,7 +16,7 @@ from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.app.run.workload.fold_tasks import Feeding, FoldTasks, model_seed
 from nnlo_opt.app.run.workload.inspection import Inspection
 from nnlo_opt.app.run.workload.model_maker import ModelMaker
-from nnlo_opt.app.run.workload.run_data import RunData
+from nnlo_opt.app.run.workload.run_data import RunData, TrainingData
 from nnlo_opt.core.base.errors import TrialError
 from nnlo_opt.core.base.pulse import PULSE, SLOW
 from nnlo_opt.core.base.safe_path import SafePath
@@ -75,6 +75,8 @@ class ModuleWorkload:
         #: True once a task was opened
         self._has_opened = False
         self._tuples = tuples
+        #: fingerprints of `TrainingData.made` on the rank that was asked before the run
+        self._made: Mapping[str, str] = {}
         #: samples of the tasks; None before the first
         self._tasks: FoldTasks | None = None
 
@@ -124,7 +126,7 @@ class ModuleWorkload:
     def open_run(self, run: OpenRun) -> None:
         """From now on build models for the search space of this run, and measure them as it was found."""
         self.maker.merging = run.merging
-        self._tuples = Tuples(run.with_tuples)
+        self._tuples, self._made = Tuples(run.with_tuples), run.made
 
     @overload
     def open(self, start: StartFold) -> FoldTask: ...
@@ -155,8 +157,13 @@ class ModuleWorkload:
 
     def open_task(self, start: StartFold) -> FoldTask:
         """Build model and data for `start`; the framework must have been imported."""
-        if self._tasks is None:
-            data, given = self.data.training, self.options.data
+        parameters = model_parameters(start.point)
+        self.data.use(self._tuples.given(parameters))
+        data, given = self.data.training, self.options.data
+        if self._tasks is None or self._tasks.source is not data.source:
+            self._check_made(data)
+            if self._tasks is not None:
+                self._tasks.close()
             self._tasks = FoldTasks(
                 source=data.source,
                 folds=data.folds,
@@ -166,18 +173,29 @@ class ModuleWorkload:
                     n_ahead=given.n_ahead,
                     gathers_ahead=self._context.share.has_spare_core,
                     class_tables=data.class_tables,
-                    sample_weights_name=given.sample_weights_name,
+                    sample_weights_name=data.weights_name,
                 ),
             )
         self._tasks.close()  # stop the last task's thread from reading while a model is built
         options = self.options.training.with_point(start.point)
-        adapter = self.build(model_parameters(start.point), options, model_seed(self.options.seed, start))
+        adapter = self.build(parameters, options, model_seed(self.options.seed, start))
         steps = self.maker.steps
         options = options.with_steps(steps)
         if steps:
             check_training(options)
         _check_no_decay(options, [spec.name for spec in adapter.layout.specs])
         return self._tasks.task(start, adapter, options).replaced(steps=steps)
+
+    def _check_made(self, data: TrainingData) -> None:
+        """Raise TrialError if a function has made other samples here than on the rank that was asked before the run."""
+        if self.data.varies:
+            return  # they were made for another point
+        for name, fingerprint in self._made.items():
+            if data.made.get(name) != fingerprint:
+                raise TrialError(
+                    f"`{name}` of {self.maker.definition.source} must return the same samples on every rank. Received: "
+                    "others here than on the first one. Seed whatever draws, shuffles or splits them."
+                )
 
     def open_program(self, start: CallObjective) -> UserObjective:
         """Return the function that calls the user's program; ConfigurationError if it cannot be called."""
@@ -186,7 +204,9 @@ class ModuleWorkload:
 
     def build(self, parameters: dict[str, Any], options: TrainingOptions, seed: int) -> FrameworkAdapter:
         """Return a model with fresh weights, which depend only on the seed; TrialError if it cannot be built."""
-        return self.maker.build(self._tuples.given(parameters), options, seed, self.data)
+        given = self._tuples.given(parameters)
+        self.data.use(given)
+        return self.maker.build(given, options, seed, self.data)
 
     def callbacks(self, task: FoldTask) -> EpochCallbacks | None:
         """Return new callbacks of the model module for a training; None if it has none."""

@@ -169,6 +169,15 @@ def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
     ]
 
 
+def input_names(model: Any) -> list[str]:
+    """Return the names of the inputs in the order of their features; empty if the model does not declare them."""
+    import keras
+
+    if not getattr(model, "inputs", None) or isinstance(model, keras.Sequential):
+        return []
+    return sorted(model.input) if isinstance(model.input, dict) else [tensor.name for tensor in model.inputs]
+
+
 def compiled_of(model: Any) -> Compiled:
     """Return what a model says of its training; ConfigurationError if it overrides training methods."""
     refuse_own_methods(model)
