@@ -40,7 +40,7 @@ def test_nothing_of_it_is_there_unless_run_legacy_asks():
     ("program", "words"),
     [
         ("from nnlo.train.model import Unknown", "cannot import name 'Unknown'"),
-        ("from nnlo.train.GanModel import GANModel; GANModel()", "by `GANModelBuilder`"),
+        ("from nnlo.train.GanModel import GANModel; GANModel()", "with `GANModelBuilder`"),
         ("from nnlo.train.GanModel import GANModelBuilder as B; B(None, weights='a,b')", "must be left out"),
         ("raise SystemExit('over')", "over"),
     ],

@@ -55,7 +55,7 @@ def test_options_of_ours_go_through():
     ("arguments", "received"),
     [
         ({"optimizer": "adam", "beta": 1}, "'beta'"),
-        ({"optimizer": "nadam"}, "'nadam'"),
+        ({"optimizer": "adamax"}, "'adamax'"),
         ({"optimizer": "adam", "mode": "hogwild"}, "'hogwild'"),
         ({"optimizer": "adam", "validate_every": -1}, "-1"),
         ({"optimizer": None}, "None"),
