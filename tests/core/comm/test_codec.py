@@ -31,6 +31,7 @@ BY_TYPE = OF_TYPE | {
     list[dict[str, Any]]: st.lists(by_name(plain), max_size=2),
     list[Any]: st.lists(plain, max_size=2),
     list[str]: (words := st.lists(word := st.text(max_size=3), max_size=3)),
+    dict[str, str]: by_name(word),
     ScriptFolders: st.builds(ScriptFolders, kind=word, start=word, names=words, own=words),
 }
 
