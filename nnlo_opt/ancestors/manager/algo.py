@@ -8,6 +8,7 @@ from nnlo_opt.app.run.options.space_checks import check_training
 from nnlo_opt.core.base.errors import ConfigurationError, require_known
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.update_rules.easgd import ELASTIC_FORCE
+from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 
 #: mode in mpi_learn -> ours
 _MODES = {"sgd": "downpour", "downpour": "downpour", "easgd": "easgd", "gem": "gem", "allreduce": "allreduce"}
@@ -88,8 +89,8 @@ class Algo:
         self.elastic_force = elastic_force
         if optimizer is None and self.mode != "easgd":
             raise ConfigurationError(
-                f"`optimizer` of Algo must be named in mode {mode!r}. Received: None. Use sgd, adam, rmsprop or "
-                "adadelta."
+                f"`optimizer` of Algo must be named in mode {mode!r}. Received: None. Use one of "
+                f"{', '.join(OPTIMIZERS)}."
             )
         known = _OPTIONS_OF_GEM if optimizer == "gem" else _OPTIONS
         self._settings: dict[str, Any] = {

@@ -81,7 +81,7 @@ def made_of(
         raise refused("Encode them as numbers", what) from None
     except NotFiniteError as error:
         raise ConfigurationError(str(error)) from error
-    names = [tuple(sorted(part)) if isinstance(part, dict) else () for part in value[:2]]
+    names = [_names(part) for part in value[:2]]
     source.info = replace(source.info, feature_names=names[0], label_names=names[1])
     of = [
         f"{what} in the order {', '.join(own)}" for what, own in zip(("features", "labels"), names, strict=True) if own
