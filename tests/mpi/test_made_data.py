@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import h5py
@@ -104,6 +105,8 @@ def get_val():
 """
 MARKS = {"keras": [pytest.mark.keras, pytest.mark.proof], "torch": [pytest.mark.needs("torch"), pytest.mark.proof]}
 KINDS = [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in MADE]
+#: of a batch, so that an epoch of two ranks takes about one
+SECONDS = {"arrays": 0.3, "torch": 0.3, "keras": 0.1}
 SPACE = "from nnlo_opt.space import Integer\nparameter_range = [Integer(4, 32, name='n_units')]\n"
 TRAINING = ["TrainingDriver", "--mode", "allreduce", "--lr", "0.01"]
 
@@ -116,7 +119,7 @@ def folder(tmp_path):
     (tmp_path / "some.py").write_text(SAMPLES)
     for kind, functions in MADE.items():
         (tmp_path / f"of_{kind}.py").write_text(plain + functions)
-        (tmp_path / f"slow_{kind}.py").write_text(MODEL.format(seconds=0.02) + functions)
+        (tmp_path / f"slow_{kind}.py").write_text(MODEL.format(seconds=SECONDS[kind]) + functions)
     names: dict = {}
     exec(SAMPLES, names)
     for seed, (name, n) in enumerate({"train": 500, "val": 203}.items()):
@@ -145,6 +148,7 @@ def test_a_training_has_the_figures_of_the_same_samples_in_files(folder, kind):
     assert made == files
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS[:-1])
 def test_a_search_by_folds_has_the_figures_of_the_same_samples_in_files(folder, kind):
     (folder / "space.py").write_text(SPACE)
@@ -177,6 +181,7 @@ def test_batches_of_a_py_dataset_train_as_batches_of_files(folder):
     assert (str(trial.state), len(trial.folds)) == ("complete", 3)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_training_that_is_preempted_within_an_epoch_goes_on_exactly(folder, kind):
     training = [*TRAINING, "--model", f"slow_{kind}.py", "--epochs", "3"]
@@ -184,6 +189,7 @@ def test_a_training_that_is_preempted_within_an_epoch_goes_on_exactly(folder, ki
     run = folder / "checkpoints/cut"
     job = launcher.start(2, [*training, "--checkpoint", "cut"], folder)
     job.wait_for(run, "EpochEnded", 1)
+    time.sleep(0.1)  # so that the next epoch has begun
     job.process.send_signal(signal.SIGUSR1)
     job.wait(60, code=75)
     (place,) = (run / "trials/0000/fold0").glob("checkpoint-*-*")  # of an epoch and its batches
@@ -214,6 +220,7 @@ def test_samples_that_differ_from_rank_to_rank_fail_with_a_sentence(folder):
     assert "`get_train` of unseeded.py must return the same samples on every rank" in refused.out + refused.err
 
 
+@pytest.mark.proof
 def test_parameters_of_the_search_reach_the_samples_of_each_trial(folder):
     (folder / "sized.py").write_text(
         MODEL.format(seconds=0)

@@ -11,7 +11,6 @@ import pytest
 
 from nnlo_opt import load_run
 from tests.helpers import launcher
-from tests.helpers.effort import some_of
 from tests.helpers.launcher import results_of
 
 pytestmark = [pytest.mark.mpi, pytest.mark.keras]
@@ -83,7 +82,8 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", some_of([*LAYOUTS]))
+@pytest.mark.proof
+@pytest.mark.parametrize("layout", [*LAYOUTS])
 def test_metrics_on_shards_are_those_of_evaluate_and_a_resumed_training_has_them_too(folder, layout):
     n_ranks, options = LAYOUTS[layout]
     command = ["TrainingDriver", "--model", "model.py", "--trial-name", "T", *DATA, "--batch", "32", *options]
