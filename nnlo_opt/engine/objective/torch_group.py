@@ -11,6 +11,7 @@ import gc
 import os
 import socket
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: seconds after a failed exchange in which a rank may learn that another rank failed before
 HEARS_S = 0.5
+#: seconds in which threads of gloo release what they hold of the last exchange; they take microseconds
+_RELEASES_S = 0.05
 LOOPBACK = "127.0.0.1"
 #: environment variables for the fields of a `Place`, in order
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
@@ -152,6 +155,9 @@ class Call:
             from torch import distributed
 
             self._opened = None
+            # A thread of gloo needs the interpreter's lock to release an exchange. If it has not had it before the
+            # group is freed, the group's destructor waits for the thread, with the lock, for ever.
+            time.sleep(_RELEASES_S)
             _reset_accelerate()
             clear_frames(error)
             gc.collect()
