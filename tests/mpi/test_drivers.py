@@ -62,7 +62,7 @@ def get_model():
     model = keras.Sequential(
         [keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10, activation="softmax")]
     )
-    optimizer = keras.optimizers.SGD(0.0625, momentum=0.5, clipnorm=1.0)
+    optimizer = keras.optimizers.SGD(0.0625, momentum=0.5, clipnorm=1.0, gradient_accumulation_steps=2)
     model.compile(optimizer, "categorical_hinge", metrics=["accuracy", "AUC"])
     return model
 """
@@ -80,6 +80,8 @@ def test_a_compiled_model_trains_as_its_options_would_and_no_argument_is_dropped
         "0.0625",
         "--optimizer-params",
         "{'momentum': 0.5}",
+        "--clip-norm",
+        "1.0",
         "--loss",
         "categorical_hinge",
     ]
@@ -88,8 +90,9 @@ def test_a_compiled_model_trains_as_its_options_would_and_no_argument_is_dropped
         command = ["TrainingDriver", "--model", f"{name}.py", "--mode", "allreduce", "--trial-name", name, *given]
         outs.append(launcher.run(2, [*command, "--epochs", "1", *data_of(digits)], tmp_path).out)
     assert "allreduce, sgd." in outs[0]
-    assert "Taken from `compile`: sgd (learning_rate=0.0625, momentum=0.5), loss categorical_hinge, acc" in outs[0]
-    assert "Not taken from `compile`: clipnorm=1.0 of SGD." in outs[0]
+    taken = "sgd (learning_rate=0.0625, momentum=0.5, clip_norm=1.0), loss categorical_hinge, acc"
+    assert f"Taken from `compile`: {taken}" in outs[0]
+    assert "Not taken from `compile`: gradient_accumulation_steps=2 of SGD." in outs[0]
     histories = [load_run(tmp_path / "checkpoints" / name).trials[0].folds[0] for name in ("compiled", "plain")]
     assert 0.5 < histories[0].metrics["val_auc"] <= 1
     assert {**histories[1].metrics, "val_auc": histories[0].metrics["val_auc"]} == histories[0].metrics

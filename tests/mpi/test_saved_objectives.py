@@ -77,7 +77,7 @@ def test_auto_is_chosen_once_for_a_run(tmp_path, monkeypatch, blow):
         monkeypatch.delenv("SLEEP")
         options.append("--opt-restore")
     text = search(tmp_path, SAVED, 3, *options).out
-    why = "as trials report up to 9 epochs and can be paused"
+    why = "because trials report up to 9 epochs and can be paused"
     assert f"freeze-thaw search (auto, {why})" in " ".join(text.split())
     starts = launcher.events_of(tmp_path / "checkpoints/S", "RunStarted")
     assert [start["settings"]["hyper_opt"] for start in starts] == ["freeze-thaw"] * (1 + blow)
