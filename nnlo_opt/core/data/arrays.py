@@ -136,8 +136,8 @@ class JoinedSource:
                 one, other = getattr(first, what), getattr(info, what)
                 if one != other and not (what.endswith("names") and () in (one, other)):  # arrays and files
                     raise ConfigurationError(
-                        f"Training and validation samples must have the same form. Received: {what.replace('_', ' ')} "
-                        f"{one} of {first.files[0].path}, {other} of {info.files[0].path}. Correct one of them."
+                        "Samples for training, validation and tests must have one form. Received: "
+                        f"{what.replace('_', ' ')} {one} of {first.files[0].path}, {other} of {info.files[0].path}. Correct one of them."
                     )
         self.info = replace(
             first,

@@ -13,6 +13,9 @@ from nnlo_opt.core.data.folds import single_fold
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.trials.checkpoint import load_weights
 from nnlo_opt.engine.models.keras import framework as keras_model
+from nnlo_opt.engine.models.keras.adapter import KerasAdapter
+from nnlo_opt.engine.models.keras.callbacks import KerasCallbacks
+from nnlo_opt.engine.models.losses import LossTerm
 from tests.helpers.adapters import N_CLASSES, N_FEATURES, keras
 from tests.helpers.keras_adapters import keras_adapter
 from tests.helpers.linear_teams import finish, history_of, place_of
@@ -166,6 +169,23 @@ def test_more_epochs_go_on_where_the_last_ones_ended(tmp_path):
     finish(team_of(tmp_path / "parts", CASES["scheduler"], rates, epochs=4))
     assert finish(team_of(tmp_path / "parts", CASES["scheduler"], rates)).metrics == expected.metrics
     assert rates == whole
+
+
+def test_the_mode_of_a_metric_that_keras_knows_is_derived_as_in_fit():
+    metrics = [keras.metrics.AUC(), keras.metrics.MeanSquaredError(name="error")]
+    terms = (LossTerm("out", "mean_squared_error"),)
+    asked = keras_model.metrics_of(metrics, terms)
+    adapter = KerasAdapter(model(), terms, metrics=asked.metrics, merging=None)
+    monitors = ("val_auc", "val_error", "val_loss")
+    callbacks = [keras.callbacks.EarlyStopping(monitor, patience=1) for monitor in monitors]
+    made = KerasCallbacks(callbacks, EPOCHS)
+    values = dict.fromkeys(monitors, 0.5)
+    made.call(adapter, 0, None, 0.1, is_last=False)
+    assert not made.call(adapter, 1, values, 0.1, is_last=False).stop
+    assert [callback.mode for callback in callbacks] == ["max", "min", "min"]
+    better = {"val_auc": 0.6, "val_error": 0.4, "val_loss": 0.4}
+    assert not made.call(adapter, 2, better, 0.1, is_last=False).stop
+    assert made.call(adapter, 3, better | {"val_auc": 0.5}, 0.1, is_last=False).stop
 
 
 # ---------------------------------------------------------------- refusals

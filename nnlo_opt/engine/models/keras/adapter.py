@@ -141,6 +141,11 @@ class KerasAdapter(FlatWeights):
         #: loss scale; None if no layer computes in float16
         self._loss_scale = LossScale.of(model)
 
+    @property
+    def modes(self) -> dict[str, str]:
+        """Metric besides losses and accuracies -> "max" or "min", as far as Keras knows which is better."""
+        return self._states.modes
+
     def read_state(self, out: FloatVector) -> None:
         copy_vector(self._state, out)
 

@@ -71,7 +71,7 @@ class KerasCallbacks:
         model = adapter.synced_model()
         before = None if state is None else self._checked(unpacked(state))
         if metrics is None:
-            self._begin(model, learning_rate)
+            self._begin(model, learning_rate, adapter.modes)
         self._optimizer.learning_rate = learning_rate
         shown = self._shown_rate
         logs = with_keras_names(metrics or {})
@@ -141,14 +141,14 @@ class KerasCallbacks:
 
         return float(ops.convert_to_numpy(self._optimizer.learning_rate))
 
-    def _begin(self, model: Any, learning_rate: float) -> None:
+    def _begin(self, model: Any, learning_rate: float, modes: Mapping[str, str]) -> None:
         import keras
 
         self._optimizer = model.optimizer = keras.optimizers.SGD(learning_rate)
         model.stop_training = False
         self._fixed = self._settings_of(model)
         for callback in self._callbacks:
-            _settle_mode(callback)
+            _settle_mode(callback, modes)
         self._list = keras.callbacks.CallbackList(
             self._callbacks, model=model, epochs=self._epochs, steps=None, verbose=0
         )
@@ -171,11 +171,13 @@ class KerasCallbacks:
             )
 
 
-def _settle_mode(callback: Any) -> None:
-    """Set the mode that a callback would derive from the metrics of a compiled model; ours is not compiled."""
+def _settle_mode(callback: Any, modes: Mapping[str, str]) -> None:
+    """Set the mode that a callback would derive from the metrics of `fit`; `modes`: as of `KerasAdapter`."""
     monitor = getattr(callback, "monitor", None)
     if getattr(callback, "mode", None) == "auto" and isinstance(monitor, str):
         if monitor.endswith(("acc", "accuracy")):
             callback.mode = "max"
         elif monitor.endswith("loss"):
             callback.mode = "min"
+        else:
+            callback.mode = modes.get(monitor.removeprefix("val_"), "auto")

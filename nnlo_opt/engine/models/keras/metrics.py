@@ -62,6 +62,12 @@ class States:
         #: values of all variables without samples; None until `build`
         self.initial: list[np.ndarray] | None = None
 
+    @property
+    def modes(self) -> dict[str, str]:
+        """Metric -> "max" or "min", by which it is better, of those of which Keras knows it."""
+        directions = ((one.name, getattr(one.metric, "_direction", None)) for one in self._metrics)
+        return {name: "max" if direction == "up" else "min" for name, direction in directions if direction}
+
     def build(self, outputs: Sequence[Any], ys: Sequence[Any]) -> None:
         """Create the variables of the metrics, which some only do for the first samples."""
         from keras import ops
