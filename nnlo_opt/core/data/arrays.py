@@ -137,7 +137,8 @@ class JoinedSource:
                 if one != other and not (what.endswith("names") and () in (one, other)):  # arrays and files
                     raise ConfigurationError(
                         "Samples for training, validation and tests must have one form. Received: "
-                        f"{what.replace('_', ' ')} {one} of {first.files[0].path}, {other} of {info.files[0].path}. Correct one of them."
+                        f"{what.replace('_', ' ')} {one} of {first.files[0].path}, {other} of "
+                        f"{info.files[0].path}. Correct one of them."
                     )
         self.info = replace(
             first,
