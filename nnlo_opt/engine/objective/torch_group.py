@@ -156,7 +156,7 @@ class Call:
 
             self._opened = None
             # A thread of gloo needs the interpreter's lock to release an exchange. If it has not had it before the
-            # group is freed, the group's destructor waits for the thread, with the lock, for ever.
+            # group is freed, the group's destructor waits forever for the thread, with the lock.
             time.sleep(_RELEASES_S)
             _reset_accelerate()
             clear_frames(error)
