@@ -166,8 +166,8 @@ class KerasCallbacks:
         now = self._settings_of(model)
         if changed := [what for what, value in now.items() if value != self._fixed[what]]:
             raise TrialError(
-                "A callback may change the learning rate, the weights and `stop_training`, as nothing else acts on the "
-                f"training. Received: one of {self} that changes {changed[0]}."
+                "A callback may change the learning rate, the weights and `stop_training`, because nothing else has an "
+                f"effect. Received: one of {self} that changes {changed[0]}."
             )
 
 

@@ -40,7 +40,7 @@ class States:
 
     Args:
         metrics: metrics of the outputs.
-        merging: names of those whose states add up over samples; None for all that say so.
+        merging: names of those whose states add up over samples; None for all that declare it.
         device: device of the outputs.
     """
 
