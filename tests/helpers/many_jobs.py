@@ -142,7 +142,7 @@ class FewTrials:
                 self._assign(lead, job, trials[0])
 
     def _assign(self, lead, job, trial):
-        number, team = self._attempts.total(), lead.roster.job_of_team.index(job)
+        number, team = self._attempts.total(), lead.roster.teams(job)[0]
         self._attempts[trial] += 1
         what = {"assignment": number, "trial": trial, "fold": 0, "attempt": self._attempts[trial]}
         lead.record(ev.FoldAssigned(time_s=lead.now_s, block=1, team=team, n_ranks=1, **what))
@@ -316,7 +316,7 @@ class World:
                 case ev.AssignmentLost():
                     held = roster.held[event.assignment]
                     # An expulsion may miss what was not seen when the log was read.
-                    read_s = self.disk.read_before[line][log_name(held.job)] - self.plan.late_s
+                    read_s = self.disk.read_before[line].get(log_name(held.job), math.inf) - self.plan.late_s
                     self._check_lost(event.assignment, held, read_s if event.counts else math.inf)
                 case ev.TermBegan() if event.time_s < time_s:
                     raise Violation("time goes back")

@@ -66,7 +66,7 @@ class Disk:
         """Yield the lines of a log, each with the time at which it was written."""
         seen = []
         reader = LogReader(self, name, kinds)
-        self.read = lambda name, start: b"".join(seen)[start:]
+        self.read = lambda name, start=0: b"".join(seen)[start:]
         for chunk in self.files[name].chunks:
             seen.append(chunk.data)
             yield from ((line, chunk.at_s) for line in reader.new())
@@ -117,10 +117,10 @@ class Client:
         for line in data.splitlines() if name.startswith("journal-") else ():
             self._disk.read_before[line] = dict(self._read_s)
 
-    def read(self, name, start=0):
+    def read(self, name, start=0, most=2**24):
         self._pause(f"read {name}")
         self._read_s[name] = self._disk.now_s
-        return self._read(name, start)
+        return self._read(name, start, most)
 
     def replace(self, name, data):
         if self._pause(f"replace {name}"):
@@ -136,7 +136,7 @@ class Client:
         self._pause("read published")
         for at_s, name, _, delays in reversed(self._disk.published):
             if self._disk.now_s - at_s >= self._disk.delay(delays, self._process):
-                return self._read(name, 0)
+                return self._read(name)
         return None
 
     def publish(self, name):
@@ -145,7 +145,7 @@ class Client:
             self._pause("publish")
             self._disk.published.append((self._disk.now_s, name, self._process, {self._process: 0.0}))
 
-    def _read(self, name, start):
+    def _read(self, name, start=0, most=2**34):
         file = self._disk.files.get(name)
         if file is None:
             return None
@@ -159,7 +159,7 @@ class Client:
             else:
                 parts.append(chunk.seen.setdefault(self._process, self._disk.torn(chunk.data)))
                 break
-        return b"".join(parts)[start:]
+        return b"".join(parts)[start : start + most]
 
 
 class JournalTwin:

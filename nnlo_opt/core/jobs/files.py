@@ -10,6 +10,9 @@ from typing import Protocol
 
 from nnlo_opt.core.trials.events import Event
 
+#: most bytes of a log that one look takes in, and most bytes of a journal
+MOST_NEW_BYTES, MOST_JOURNAL_BYTES = 2**24, 2**34
+
 
 def term_name(term: int) -> str:
     """Return the file whose creator owns this term."""
@@ -51,8 +54,8 @@ class SharedFiles(Protocol):
     def append(self, name: str, data: bytes) -> None:
         """Append to a file that only this process writes, and sync it; a failure leaves the file unchanged."""
 
-    def read(self, name: str, start: int = 0) -> bytes | None:
-        """Open a file anew and return its bytes from `start`; None if it cannot be seen (yet)."""
+    def read(self, name: str, start: int = 0, most: int = MOST_NEW_BYTES) -> bytes | None:
+        """Open a file anew and return at most `most` bytes from `start`; None if it cannot be seen (yet)."""
 
     def replace(self, name: str, data: bytes) -> None:
         """Write and sync a whole file under a temporary name, then rename it: readers see all of it or none."""

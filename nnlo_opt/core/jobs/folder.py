@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nnlo_opt.core.base.files import atomic_path, atomic_write, make_directory, write_fully
 from nnlo_opt.core.base.safe_path import SafePath
-from nnlo_opt.core.jobs.files import SharedFiles
+from nnlo_opt.core.jobs.files import MOST_JOURNAL_BYTES, MOST_NEW_BYTES, SharedFiles
 from nnlo_opt.core.trials.journal import Journal
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.core.trials.sync_mark import MARK_NAME
@@ -58,8 +58,8 @@ class FolderFiles(SharedFiles):
         if not existed:
             self._folder.sync()
 
-    def read(self, name: str, start: int = 0) -> bytes | None:
-        return _content(self._folder / name, start)
+    def read(self, name: str, start: int = 0, most: int = MOST_NEW_BYTES) -> bytes | None:
+        return _content(self._folder / name, start, most)
 
     def replace(self, name: str, data: bytes) -> None:
         make_directory((self._folder / name).parent)
@@ -69,7 +69,7 @@ class FolderFiles(SharedFiles):
         return Journal(self._folder / name)
 
     def published(self) -> bytes | None:
-        return _content(self._run / JOURNAL_NAME)
+        return _content(self._run / JOURNAL_NAME, 0, MOST_JOURNAL_BYTES)
 
     def publish(self, name: str) -> None:
         source, target = self._folder / name, self._run / JOURNAL_NAME
@@ -81,10 +81,10 @@ class FolderFiles(SharedFiles):
             temporary.hardlink_to(source)
 
 
-def _content(path: SafePath, start: int = 0) -> bytes | None:
+def _content(path: SafePath, start: int, most: int) -> bytes | None:
     try:
         with path.open("rb") as file:
             file.seek(start)
-            return bytes(file.read())
+            return bytes(file.read(most))
     except FileNotFoundError:
         return None

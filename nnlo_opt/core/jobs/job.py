@@ -146,8 +146,8 @@ class Job:
     def _look(self) -> None:
         """Look for later terms; a later one ends this job's own."""
         before = self._terms.greatest
-        if self.lead is not None:
-            self._terms.heard_of(self.lead.higher)
+        if self.lead is not None and self.lead.is_overtaken:
+            self._terms.pass_over(self.lead.term + 1)
         self._terms.look()
         if self._terms.greatest > before:
             self._meet_owner()
@@ -220,9 +220,7 @@ class Job:
             self.lead = Lead(self._files, self._clock, self._timing, term, self.number, copy, self._search)
             self._look()
         if self.lead is not None:
-            reports = self.lead.step()
-            if not self.lead.higher:
-                self._search.step(self.lead, reports)
+            self._search.step(self.lead, self.lead.step())
             if self.lead.is_sealed:
                 self.leave()
 

@@ -14,7 +14,7 @@ from nnlo_opt.core.base.clock import Clock
 from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.comm.codec import from_json
 from nnlo_opt.core.comm.messages import AssignmentMessage, Message
-from nnlo_opt.core.jobs.files import SharedFiles, journal_name, log_name, orders_name, term_name
+from nnlo_opt.core.jobs.files import MOST_JOURNAL_BYTES, SharedFiles, journal_name, log_name, orders_name, term_name
 from nnlo_opt.core.jobs.lines import (
     JOB_LINES,
     Expelled,
@@ -99,10 +99,8 @@ class Lead:
         self._orders: dict[int, LogWriter] = {}
         #: jobs that follow this term, and so get orders
         self.present: set[int] = set()
-        #: known term above this one; 0 for none
-        self.higher = 0
-        #: True once the search is over
-        self.is_sealed = False
+        #: True once the search is over, and once a later term is known to exist
+        self.is_sealed = self.is_overtaken = False
         for gone in sorted(self.roster.expelled):
             self._order(gone, Expelled())
 
@@ -137,14 +135,13 @@ class Lead:
         The file of the next term seals the journal: a term that begins later copies the recorded end.
         """
         self.is_sealed = self._files.create(term_name(self.term + 1), b"%d\n" % self.job)
-        if not self.is_sealed:
-            self.higher = max(self.higher, self.term + 1)
+        self.is_overtaken = not self.is_sealed
         return self.is_sealed
 
     def close(self) -> int:
         """Write no more; return the length of the journal."""
         self._journal.close()
-        return len(self._files.read(self._name) or b"")
+        return len(self._files.read(self._name, most=MOST_JOURNAL_BYTES) or b"")
 
     def _order(self, job: int, *orders: Ordered | Expelled) -> None:
         if job not in self._orders:
@@ -176,7 +173,8 @@ class Lead:
                 self._let_go(job, line.term)
                 if line.term == self.term:
                     self.present.add(job)
-                self.higher = max(self.higher, line.term * (line.term > self.term))
+                else:
+                    self.present.discard(job)
             case Left():
                 self._let_go(job)
                 self.present.discard(job)

@@ -5,6 +5,7 @@ with the term that assigned it: a coordinator that was overtaken may use the sam
 counts if the job holds the assignment, and a fold is free if no job holds an assignment of it.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -46,8 +47,9 @@ class Roster:
         #: jobs that have left, and those of them that were expelled
         self.left: set[int] = set()
         self.expelled: set[int] = set()
-        #: by team; teams are numbered on through all jobs
-        self.job_of_team: list[int] = []
+        #: jobs in the order in which they joined, and for each the number of teams up to its own; teams are numbered on
+        self._jobs: list[int] = []
+        self._n_teams: list[int] = []
         #: assignment -> who holds it
         self.held: dict[int, Held] = {}
         #: time of the latest event
@@ -68,17 +70,28 @@ class Roster:
                 self.term, self.leader = event.term, event.job
             case ev.JobJoined():
                 self.here.add(event.job)
-                self.job_of_team += [event.job] * event.n_teams
+                self._jobs.append(event.job)
+                self._n_teams.append(self.n_teams + event.n_teams)
             case ev.JobLeft():
                 self.here.discard(event.job)
                 self.left.add(event.job)
                 if event.expelled:
                     self.expelled.add(event.job)
-            case ev.FoldAssigned() if event.team < len(self.job_of_team):
-                job = self.job_of_team[event.team]
+            case ev.FoldAssigned() if event.team < self.n_teams:
+                job = self._jobs[bisect_right(self._n_teams, event.team)]
                 self.held[event.assignment] = Held(job, self.term, event.trial, event.fold)
             case _ if isinstance(event, ENDS):
                 self.held.pop(event.assignment, None)
+
+    @property
+    def n_teams(self) -> int:
+        """Number of teams of all jobs that ever joined."""
+        return self._n_teams[-1] if self._n_teams else 0
+
+    def teams(self, job: int) -> range:
+        """Return the teams of a job."""
+        i = self._jobs.index(job)
+        return range(self._n_teams[i - 1] if i else 0, self._n_teams[i])
 
     def holds(self, job: int, term: int, assignment: int) -> bool:
         """Return True if a report of `job` about this assignment of `term` counts."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from io import BytesIO
 
 from nnlo_opt.core.base.errors import JournalError
-from nnlo_opt.core.jobs.files import SharedFiles, journal_name
+from nnlo_opt.core.jobs.files import MOST_JOURNAL_BYTES, SharedFiles, journal_name
 from nnlo_opt.core.jobs.lines import Resigned
 from nnlo_opt.core.jobs.liveness import Timing
 from nnlo_opt.core.trials.events import Event, TermBegan
@@ -33,7 +33,7 @@ class Copy:
 def newest_journal(files: SharedFiles, below: int) -> Copy | None:
     """Return the journal of the greatest begun term below `below`; None if it cannot be read (yet)."""
     for term in range(below - 1, 0, -1):
-        if (data := files.read(journal_name(term))) is not None:
+        if (data := files.read(journal_name(term), most=MOST_JOURNAL_BYTES)) is not None:
             copy = _copy(term, data, journal_name(term))
             events = [] if copy is None else copy.content.events
             return copy if any(isinstance(e, TermBegan) and e.term == term for e in events) else None

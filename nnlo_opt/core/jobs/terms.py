@@ -27,8 +27,8 @@ class Terms:
         while self._files.read(term_name(self.greatest + 1)) is not None:
             self.greatest += 1
 
-    def heard_of(self, term: int) -> None:
-        """Note a term that a job's log names: its file may not be seen yet."""
+    def pass_over(self, term: int) -> None:
+        """Note a term that exists, as its file could not be created; it may not be seen yet."""
         self.greatest = max(self.greatest, term)
 
     def take(self, job: int) -> bool:

@@ -14,12 +14,13 @@ THREE = Plan((Fate(), Fate(starts_s=1), Fate(starts_s=4)))
 #: what happens besides one strike at any operation of any job: delays, the death of the first coordinator, one that was
 #: stopped and wakes up while its successor is about to begin, one that leaves, a late job
 PLANS = {
+    "twice": replace(THREE, fates=(Fate(strikes={40: 9}), Fate(starts_s=1, strikes={60: 13}), Fate(starts_s=4))),
+    "asleep at the end": Plan((Fate(strikes={82: 11}), Fate(starts_s=1))),
     "at once": replace(THREE, late_s=0.0),
     "late": THREE,
     "dead": replace(THREE, fates=(Fate(strikes={40: "kill"}), *THREE.fates[1:])),
     "asleep": replace(THREE, fates=(Fate(strikes={40: 12}), *THREE.fates[1:])),
     "leaving": replace(THREE, fates=(Fate(leaves_s=5), *THREE.fates[1:])),
-    "twice": replace(THREE, fates=(Fate(strikes={40: 9}), Fate(starts_s=1, strikes={60: 13}), Fate(starts_s=4))),
     "after the end": replace(THREE, fates=(Fate(), Fate(starts_s=14))),
 }
 

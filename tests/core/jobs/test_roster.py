@@ -25,6 +25,7 @@ def test_teams_are_numbered_on_through_all_jobs():
     assert roster.of(1) == [0]
     assert roster.of(2) == [1]
     assert roster.here == {1, 2}
+    assert (roster.teams(1), roster.teams(2), roster.n_teams) == (range(2), range(2, 3), 3)
 
 
 def test_a_report_counts_by_job_term_and_assignment_until_the_assignment_ends():
