@@ -13,11 +13,12 @@ from random import Random
 
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.codec import from_json
-from nnlo_opt.core.jobs.files import journal_name, log_name, term_name
+from nnlo_opt.core.jobs.files import begun_name, journal_name, log_name, term_name
 from nnlo_opt.core.jobs.job import Job
 from nnlo_opt.core.jobs.lines import JOB_LINES, Follows, Reported
 from nnlo_opt.core.jobs.liveness import Timing
 from nnlo_opt.core.jobs.roster import Roster
+from nnlo_opt.core.jobs.succession import BEGUN
 from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.journal import read_journal
 from nnlo_opt.core.trials.ledger import Ledger
@@ -56,8 +57,9 @@ class Plan:
 
     fates: tuple[Fate, ...]
     seed: int = 0
-    #: longest delay of what others see, seconds
+    #: longest delays of bytes and of names that others see, seconds
     late_s: float = 2.0
+    names_late_s: float = 5.0
     n_trials: int = 3
 
 
@@ -228,7 +230,7 @@ class World:
     def __init__(self, plan):
         self.plan = plan
         self.rng = Random(plan.seed)
-        self.disk = Disk(self.rng, plan.late_s)
+        self.disk = Disk(self.rng, plan.late_s, plan.names_late_s)
         self.turn = threading.Semaphore(0)
         self.processes = [Process(self, number, fate) for number, fate in enumerate(plan.fates)]
         #: (job, term, assignment, trial) of all that was trained
@@ -271,13 +273,13 @@ class World:
             self.disk.now_s += 1.0
 
     def note_term(self, term):
-        before = self.disk.files.get(journal_name(term - 1))
-        if term_name(term) not in self.disk.files and before is not None:
-            self.before_term[term] = before.data
+        if term_name(term) not in self.disk.files and (truth := self.truth())[0] == term - 1:
+            self.before_term[term] = truth[1]
 
     def truth(self):
         """Return the greatest begun term and its journal."""
-        begun = [t for t in range(1, len(self.disk.files)) if journal_name(t) in self.disk.files]
+        verdicts = {name: file.data for name, file in self.disk.files.items()}
+        begun = [t for t in range(1, len(verdicts)) if verdicts.get(begun_name(t)) == BEGUN]
         return (begun[-1], self.disk.files[journal_name(begun[-1])].data) if begun else (0, b"")
 
     def check(self):
@@ -362,4 +364,4 @@ def any_plan(seed):
         fates.append(Fate(rng.choice([0, 0, 1, 5, 12, 25]), rng.choice([None, None, None, 4, 9, 20]), strikes))
     stopped = {operation: what for operation, what in fates[0].strikes.items() if isinstance(what, int)}
     fates.insert(rng.randrange(len(fates) + 1), Fate(rng.choice([0, 3, 20]), strikes=stopped))
-    return Plan(tuple(fates), seed, rng.choice([0.0, 1.0, 2.0]))
+    return Plan(tuple(fates), seed, rng.choice([0.0, 1.0, 2.0]), rng.choice([0.0, 2.0, 5.0]))

@@ -1,7 +1,7 @@
 """Twin of the files that jobs share: a server whose clients see late, and in part, what others have written.
 
 Exclusive creation is decided at once by the server. All else that a client did not write itself becomes visible to it
-at most `late_s` seconds after it was synced: names, bytes, and which journal is published. Until then a client may see
+some seconds after it was synced: bytes, and later names and which journal is published. Until then a client may see
 nothing of an append, its first half, all but its newline, or NUL bytes in its place. Of one file it sees nothing that
 was appended later than what it does not see.
 """
@@ -49,11 +49,12 @@ class Disk:
 
     Args:
         rng: source of delays.
-        late_s: longest delay; 0 for none.
+        late_s: longest delay of bytes; 0 for none.
+        names_late_s: longest delay of names.
     """
 
-    def __init__(self, rng: Random, late_s: float) -> None:
-        self.rng, self.late_s = rng, late_s
+    def __init__(self, rng: Random, late_s: float, names_late_s: float) -> None:
+        self.rng, self.late_s, self.names_late_s = rng, late_s, names_late_s
         self.now_s = 0.0
         self.files: dict[str, File] = {}
         #: (time, name, process) of the journals that were published, in order, and reader -> delay of each
@@ -71,10 +72,11 @@ class Disk:
             seen.append(chunk.data)
             yield from ((line, chunk.at_s) for line in reader.new())
 
-    def delay(self, delays: dict[int, float], reader: int) -> float:
+    def shows(self, at_s: float, delays: dict[int, float], reader: int, most_s: float) -> bool:
+        """Return True if a reader sees what was written at `at_s` and is delayed by up to `most_s`."""
         if reader not in delays:
-            delays[reader] = self.rng.choice([0.0, self.late_s]) if self.late_s else 0.0
-        return delays[reader]
+            delays[reader] = self.rng.choice([0.0, most_s]) if most_s else 0.0
+        return self.now_s - at_s >= delays[reader]
 
     def torn(self, data: bytes) -> bytes:
         half = data[: len(data) // 2]
@@ -99,11 +101,11 @@ class Client:
         self._read_s = {}
 
     def create(self, name, data):
-        self._pause(f"create {name}")
+        if self._pause(f"create {name}"):
+            self._pause("die")
         if name in self._disk.files:
             return False
-        self._disk.files[name] = File(self._process, self._disk.now_s)
-        self.append(name, data)
+        self._disk.files[name] = File(self._process, self._disk.now_s, [Chunk(data, self._disk.now_s)])
         return True
 
     def append(self, name, data):
@@ -135,7 +137,7 @@ class Client:
     def published(self):
         self._pause("read published")
         for at_s, name, _, delays in reversed(self._disk.published):
-            if self._disk.now_s - at_s >= self._disk.delay(delays, self._process):
+            if self._disk.shows(at_s, delays, self._process, self._disk.names_late_s):
                 return self._read(name)
         return None
 
@@ -150,11 +152,11 @@ class Client:
         if file is None:
             return None
         is_own = file.writer == self._process
-        if not is_own and self._disk.now_s - file.at_s < self._disk.delay(file.delays, self._process):
+        if not (is_own or self._disk.shows(file.at_s, file.delays, self._process, self._disk.names_late_s)):
             return None
         parts = []
         for chunk in file.chunks:
-            if is_own or self._disk.now_s - chunk.at_s >= self._disk.delay(chunk.delays, self._process):
+            if is_own or self._disk.shows(chunk.at_s, chunk.delays, self._process, self._disk.late_s):
                 parts.append(chunk.data)
             else:
                 parts.append(chunk.seen.setdefault(self._process, self._disk.torn(chunk.data)))

@@ -19,6 +19,11 @@ def term_name(term: int) -> str:
     return f"term-{term}"
 
 
+def begun_name(term: int) -> str:
+    """Return the file that says whether this term has begun, or never will."""
+    return f"begun-{term}"
+
+
 def journal_name(term: int) -> str:
     """Return the journal of this term; only its owner writes it."""
     return f"journal-{term}/journal.jsonl"
@@ -46,9 +51,9 @@ class SharedFiles(Protocol):
     """Files in the folder of jobs; names are those of the functions above. All methods raise OSError."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a file, then write and sync `data`; False if it exists. Of several callers one gets True.
+        """Create a file that has synced `data` from the first moment on; False if it exists.
 
-        A creator that dies in between leaves an empty file.
+        Of several callers one gets True: the server decides, whatever the callers see.
         """
 
     def append(self, name: str, data: bytes) -> None:

@@ -1,6 +1,7 @@
 """Files that jobs share in the folder `jobs` of a run directory; see `core.jobs.files`."""
 
 import os
+import uuid
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,15 +29,19 @@ class FolderFiles(SharedFiles):
         make_directory(self._folder)
 
     def create(self, name: str, data: bytes) -> bool:
+        # A file cannot be opened exclusively with its content, but be given a name exclusively: open(2) says how.
+        temporary = self._folder / f".{name}.{uuid.uuid4().hex[:12]}"
+        temporary.write_bytes(data)
         try:
-            fd = (self._folder / name).descriptor(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        except FileExistsError:
-            return False
-        try:
-            write_fully(fd, data)
-            os.fsync(fd)
+            temporary.sync()
+            try:
+                (self._folder / name).hardlink_to(temporary)
+            except FileExistsError:
+                # A network file system sends a request again if its answer was lost.
+                with temporary.open("rb") as file:
+                    return os.fstat(file.fileno()).st_nlink == 2
         finally:
-            os.close(fd)
+            temporary.unlink()
         self._folder.sync()
         return True
 

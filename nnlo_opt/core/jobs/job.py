@@ -194,7 +194,7 @@ class Job:
             return
         if self._terms.greatest and not self._is_owner_gone():
             return
-        self._leave_if_sealed(newest_journal(self._files, self._terms.greatest + 1))
+        self._leave_if_sealed(newest_journal(self._files, self._terms.greatest))
         if self._leaving:
             return
         resigned = self._owner_resigned
@@ -217,7 +217,11 @@ class Job:
             if copy is None or self._leaving:
                 return
             term, self._candidate = self._candidate.term, None
-            self.lead = Lead(self._files, self._clock, self._timing, term, self.number, copy, self._search)
+            lead = Lead(self._files, self._clock, self._timing, term, self.number, copy, self._search)
+            if not lead.begin():
+                self._terms.pass_over(term + 1)
+                return
+            self.lead = lead
             self._look()
         if self.lead is not None:
             self._search.step(self.lead, self.lead.step())

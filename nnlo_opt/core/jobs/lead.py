@@ -29,7 +29,7 @@ from nnlo_opt.core.jobs.lines import (
 )
 from nnlo_opt.core.jobs.liveness import Timing, Watch
 from nnlo_opt.core.jobs.roster import Roster
-from nnlo_opt.core.jobs.succession import Copy, begin_journal
+from nnlo_opt.core.jobs.succession import Copy, begin
 from nnlo_opt.core.trials import events as ev
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class _Observed:
 
 
 class Lead:
-    """Term of this job as coordinator, begun by the constructor.
+    """Term of this job as coordinator; `begin` comes first.
 
     Args:
         files: shared files.
@@ -89,20 +89,26 @@ class Lead:
         last_s = max((event.time_s for event in events), default=0.0)
         #: seconds of the run at second 0 of the monotonic clock; times never go back, whatever the clocks say
         self._zero_s = max(clock.unix_s() - first_unix_s, last_s) - clock.monotonic_s()
-        began = ev.TermBegan(time_s=self.now_s, term=term, job=job)
-        events = begin_journal(files, copy, began, search.opening(events, self.now_s))
-        #: who works on what
-        self.roster = Roster(events)
-        self._name = journal_name(term)
-        self._journal = files.journal(self._name)
+        self._copy = copy
         self._logs: dict[int, _Observed] = {}
         self._orders: dict[int, LogWriter] = {}
         #: jobs that follow this term, and so get orders
         self.present: set[int] = set()
         #: True once the search is over, and once a later term is known to exist
         self.is_sealed = self.is_overtaken = False
+
+    def begin(self) -> bool:
+        """Begin the term; False if a later one does not allow it any more."""
+        began = ev.TermBegan(time_s=self.now_s, term=self.term, job=self.job)
+        events = begin(self._files, self._copy, began, self._search.opening(self._copy.content.events, self.now_s))
+        if events is None:
+            return False
+        self._journal = self._files.journal(journal_name(self.term))
+        #: who works on what
+        self.roster = Roster(events)
         for gone in sorted(self.roster.expelled):
             self._order(gone, Expelled())
+        return True
 
     @property
     def now_s(self) -> float:
@@ -111,7 +117,7 @@ class Lead:
 
     def step(self) -> list[Report]:
         """Read all logs; return the reports that count. Their consequences must be recorded before the next call."""
-        self._files.publish(self._name)
+        self._files.publish(journal_name(self.term))
         while self._files.read(log_name(number := len(self._logs) + 1)) is not None:
             reader = LogReader(self._files, log_name(number), JOB_LINES)
             self._logs[number] = _Observed(reader, Watch(self._timing))
@@ -141,7 +147,7 @@ class Lead:
     def close(self) -> int:
         """Write no more; return the length of the journal."""
         self._journal.close()
-        return len(self._files.read(self._name, most=MOST_JOURNAL_BYTES) or b"")
+        return len(self._files.read(journal_name(self.term), most=MOST_JOURNAL_BYTES) or b"")
 
     def _order(self, job: int, *orders: Ordered | Expelled) -> None:
         if job not in self._orders:

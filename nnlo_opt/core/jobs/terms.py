@@ -1,8 +1,8 @@
 """Terms: numbered periods in which one job coordinates. Who creates the file of a term owns it, for ever.
 
 The next term is one above the greatest that this job knows, by reading or by a creation that failed. So two jobs never
-own one term, however old the state of the folder is that they see. A term whose owner died at once, even before it
-wrote its number, is passed over like that of a silent one.
+own one term, however old the state of the folder is that they see. A term whose owner died at once is passed over like
+that of a silent one.
 """
 
 from contextlib import suppress
@@ -28,7 +28,7 @@ class Terms:
             self.greatest += 1
 
     def pass_over(self, term: int) -> None:
-        """Note a term that exists, as its file could not be created; it may not be seen yet."""
+        """Note a term that is known to exist, although it may not be seen yet."""
         self.greatest = max(self.greatest, term)
 
     def take(self, job: int) -> bool:

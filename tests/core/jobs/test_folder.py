@@ -27,6 +27,23 @@ def test_one_of_several_creates_a_file(tmp_path):
     assert other.read(term_name(1)) == b"1\n"
 
 
+def test_a_creation_whose_answer_was_lost_has_won(tmp_path, monkeypatch):
+    """A network file system asks again, and hears that the name exists."""
+    files = FolderFiles(tmp_path)
+    link = os.link
+
+    def twice(*arguments, **keywords):
+        link(*arguments, **keywords)
+        link(*arguments, **keywords)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", twice)
+        assert files.create(term_name(1), b"1\n")
+    assert not files.create(term_name(1), b"2\n")
+    assert files.read(term_name(1)) == b"1\n"
+    assert os.listdir(tmp_path / "jobs") == [term_name(1)]
+
+
 def test_a_log_grows_and_is_read_from_any_byte(tmp_path):
     files = FolderFiles(tmp_path)
     files.append(log_name(1), b"one\n")

@@ -16,7 +16,7 @@ THREE = Plan((Fate(), Fate(starts_s=1), Fate(starts_s=4)))
 PLANS = {
     "twice": replace(THREE, fates=(Fate(strikes={40: 9}), Fate(starts_s=1, strikes={60: 13}), Fate(starts_s=4))),
     "asleep at the end": Plan((Fate(strikes={82: 11}), Fate(starts_s=1))),
-    "at once": replace(THREE, late_s=0.0),
+    "at once": replace(THREE, late_s=0.0, names_late_s=0.0),
     "late": THREE,
     "dead": replace(THREE, fates=(Fate(strikes={40: "kill"}), *THREE.fates[1:])),
     "asleep": replace(THREE, fates=(Fate(strikes={40: 12}), *THREE.fates[1:])),
@@ -43,9 +43,8 @@ def test_a_strike_at_any_operation_breaks_nothing(name):
 
 @pytest.mark.proof
 @pytest.mark.parametrize("name", PLANS)
-@pytest.mark.parametrize("seed", range(2))
-def test_each_strike_at_each_operation_breaks_nothing(name, seed):
-    run_all(each_strike(replace(PLANS[name], seed=seed)))
+def test_each_strike_at_each_operation_breaks_nothing(name):
+    run_all(each_strike(replace(PLANS[name], seed=1)))
 
 
 def test_jobs_struck_at_random_finish_the_search():

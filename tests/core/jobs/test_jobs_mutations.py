@@ -8,12 +8,12 @@ import pytest
 from nnlo_opt.core.jobs import job as job_module
 from nnlo_opt.core.jobs import lead as lead_module
 from nnlo_opt.core.jobs import succession
-from nnlo_opt.core.jobs.files import journal_name, orders_name, term_name
+from nnlo_opt.core.jobs.files import begun_name, journal_name, orders_name, term_name
 from nnlo_opt.core.jobs.job import Job
 from nnlo_opt.core.jobs.lead import Lead
 from nnlo_opt.core.jobs.lines import Beat, Follows, Joined, LogReader
 from nnlo_opt.core.jobs.roster import Roster
-from nnlo_opt.core.jobs.succession import Candidate
+from nnlo_opt.core.jobs.succession import BEGUN, Candidate
 from nnlo_opt.core.jobs.terms import Terms
 from nnlo_opt.core.trials import events as ev
 from tests.core.jobs.test_jobs_model import PLANS
@@ -58,27 +58,35 @@ def a_name_that_cannot_be_seen_may_be_taken(patch):
 
 @rule("two writers of journal")
 def a_successor_writes_to_its_own_file(patch):
-    def begin(self, files, clock, timing, term, job, copy, search):
-        original(self, files, clock, timing, term, job, copy, search)
-        if copy.term:
-            self._journal = files.journal(journal_name(copy.term))
+    def begin(self):
+        has_begun = original(self)
+        if has_begun and self._copy.term:
+            self._journal = self._files.journal(journal_name(self._copy.term))
+        return has_begun
 
-    original = Lead.__init__
-    patch.setattr(Lead, "__init__", begin)
+    original = Lead.begin
+    patch.setattr(Lead, "begin", begin)
 
 
 @rule("lines of the journal before term . are lost")
 def a_successor_waits_for_the_last_lines(patch):
-    patch.setattr(Candidate, "journal", lambda self, now_s: succession.newest_journal(self._files, self.term))
+    patch.setattr(Candidate, "_has_last_lines", lambda self, copy, waited_s: True)
 
 
 @rule("lines of the journal before term . are lost")
-def the_journal_of_the_greatest_term_is_the_true_one(patch):
-    def newest(files, below):
-        return succession_copy(0, files.published() or b"", "journal.jsonl")
+def a_successor_closes_terms_that_have_not_begun(patch):
+    def look(self):
+        while self._before and self._files.read(begun_name(self._before)) != BEGUN:
+            self._before -= 1
+        return True
 
-    succession_copy = succession._copy
-    patch.setattr(succession, "newest_journal", newest)
+    patch.setattr(Candidate, "_close_others", look)
+
+
+@rule("lines of the journal before term . are lost")
+def a_successor_copies_the_journal_of_the_last_term(patch):
+    original = succession._journal
+    patch.setattr(succession, "_journal", lambda files, term: original(files, 0))
 
 
 @rule("an order of term . was obeyed in term")
@@ -136,13 +144,14 @@ def a_job_is_alive_by_its_log_whatever_the_clocks_say(patch):
 
 @rule("the result of assignment . is lost")
 def a_fold_is_assigned_again_once_its_job_has_let_go(patch):
-    def begin(self, *arguments):
-        original(self, *arguments)
-        lost = [ev.AssignmentLost(time_s=self.now_s, assignment=n) for n in self.roster.held]
-        self.record(*lost)
+    def begin(self):
+        has_begun = original(self)
+        if has_begun:
+            self.record(*(ev.AssignmentLost(time_s=self.now_s, assignment=n) for n in self.roster.held))
+        return has_begun
 
-    original = Lead.__init__
-    patch.setattr(Lead, "__init__", begin)
+    original = Lead.begin
+    patch.setattr(Lead, "begin", begin)
 
 
 @rule("a team got a fold while it trains another one")
