@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 
+from nnlo_opt.app.run.workload.fold_tasks import Feeding
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.data.folds import single_fold
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.engine.models.keras import framework
+from nnlo_opt.engine.models.keras.metrics import metrics_of
+from nnlo_opt.engine.models.losses import LossTerm
 from tests.helpers.adapters import keras
 from tests.helpers.keras_adapters import keras_adapter
 from tests.helpers.linear_teams import central_of, finish
-from tests.helpers.loopback_team import LoneTeam, LoopbackTeam, tasks_from
+from tests.helpers.loopback_team import BuiltTasks, LoneTeam, LoopbackTeam, tasks_from
 from tests.helpers.memory_source import ArraySource
 
 pytestmark = pytest.mark.keras
@@ -51,6 +54,41 @@ def team_of(directory, optimizer, **options):
         return keras_adapter(compiled(optimizer), "mean_squared_error")
 
     return LoneTeam(directory, options, lambda: tasks_from(build, source, folds, options))
+
+
+def test_metrics_of_each_epoch_are_those_of_fit_in_training_too(tmp_path):
+    labels, weights = (Y > 0).astype(np.float32), rng.uniform(0.5, 2, len(X)).astype(np.float32)
+    asked = {"metrics": ["AUC", "mae"], "weighted_metrics": [keras.metrics.MeanSquaredError(name="w")]}
+
+    def model():
+        keras.utils.set_random_seed(1)
+        network = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")])
+        network.compile("sgd", "binary_crossentropy", **asked)
+        return network
+
+    data = {"validation_data": (X[N_TRAIN:], labels[N_TRAIN:]), "batch_size": BATCH, "epochs": EPOCHS}
+    given = {"sample_weight": weights[:N_TRAIN], "shuffle": False, "verbose": 0}
+    theirs = model().fit(X[:N_TRAIN], labels[:N_TRAIN], **data, **given).history
+    options = TrainingOptions(batch=BATCH, epochs=EPOCHS, shuffle=False, optimizer="sgd", learning_rate=0.01)
+    source, folds = ArraySource(X, labels, {"w": weights}), [single_fold(N_TRAIN, len(X) - N_TRAIN)]
+
+    def build(parameters, options, seed):
+        network = model()
+        own = framework.compiled_of(network)
+        terms = (LossTerm("out", "binary_crossentropy"),)
+        measures = metrics_of(own.metrics, terms, own.weighted_metrics)
+        return framework.adapter(network, terms, metrics=measures.metrics, merging=measures.names)
+
+    def tasks():
+        feeding = Feeding(sample_weights_name="w")
+        return BuiltTasks(build=build, source=source, folds=folds, options=options, feeding=feeding)
+
+    finish(team := LoneTeam(tmp_path, options, tasks, 1))
+    ours = [report.metrics for report in team.reported(msg.EpochReported)]
+    names = {"auc": "AUC", "mae": "mae", "w": "w"}
+    for name, theirs_name in names.items():
+        for prefix in ("", "val_"):
+            assert [m[prefix + name] for m in ours] == pytest.approx(theirs[prefix + theirs_name], abs=1e-5), name
 
 
 def spared(optimizer):

@@ -246,7 +246,8 @@ class ModelMaker:
                 f"`get_callbacks` is for a Keras model. Received: {what}, of {definition.source}. Remove it; "
                 f"{', '.join(f'`{spelled(name)}`' for name in others)} do what most callbacks do."
             )
-        known = [*figures, *(f"val_{name}" for name in (*figures, *self.measured) if validates)]
+        in_training = [*figures, *(name for name in self.measured if name in self.merging)]
+        known = [*in_training, *(f"val_{name}" for name in (*figures, *self.measured) if validates)]
         is_scheduled = is_scheduled or options.schedule.changes
         return make(made, str(definition.source), known, options.epochs, is_scheduled=is_scheduled)
 

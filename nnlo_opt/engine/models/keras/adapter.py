@@ -170,6 +170,8 @@ class KerasAdapter(FlatWeights):
     def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: FloatVector | None = None) -> Metrics:
         batch = _batch(x, y, sample_weight)
         with blame_on_trial("gradient"):
+            if self._states.any_adds_up:
+                batch = self._with_states(batch)
             result = self._engine.gradient(self._vectors, self._scaled(batch))
             while self._loss_scale and not self._loss_scale.fits(result.gradient):
                 result = self._engine.gradient(self._vectors, self._scaled(batch))
@@ -184,13 +186,15 @@ class KerasAdapter(FlatWeights):
         if self._counters:
             counters = zip(result.counters, self._counters, strict=True)
             self._counters = [np.array(new, old.dtype) for new, old in counters]
-        return self._metrics(batch, result.sums)
+        metrics = self._metrics(batch, result.sums)
+        return replace(metrics, states=self._states.sums(result.states)) if result.states else metrics
 
     def evaluate(self, x: Arrays, y: Arrays, sample_weight: FloatVector | None = None) -> Metrics:
         batch = _batch(x, y, sample_weight)
         with blame_on_trial("evaluation"):
             sums, *states = self._engine.figures(self._vectors, self._with_states(batch))
-        return replace(self._metrics(batch, sums), states=self._states.added(states) if states else {})
+        metrics = self._metrics(batch, sums)
+        return replace(metrics, states=self._states.none | self._states.sums(states)) if states else metrics
 
     def finish(
         self, states: Mapping[str, ArrayLike], batches: Callable[[], Iterable[tuple[Arrays, Arrays]]]
@@ -228,6 +232,16 @@ class KerasAdapter(FlatWeights):
         with blame_on_trial("evaluation"):
             sums = ops.convert_to_numpy(self._graph.compare(outputs, batch)[1])
         return self._metrics(batch, sums)
+
+    def measure_others(self, outputs: Sequence[np.ndarray], y: Arrays) -> dict[str, float]:
+        from keras import ops
+
+        with blame_on_trial("evaluation"):
+            ys = [aligned(array, output) for array, output in zip(leaves(y), outputs, strict=True)]
+            if self._states.initial is None:
+                self._states.build(outputs, ys)
+            after = self._states.after(self._states.initial or [], outputs, ys)
+            return self._states.results(self._states.none, lambda: [*map(ops.convert_to_numpy, after)])
 
     def places(self, variables: Sequence[Any]) -> list[tuple[bool, slice] | None]:
         """Return the place of each variable: (True, slice) in the weights, (False, slice) in the state, or None."""
