@@ -237,10 +237,11 @@ class KerasAdapter(FlatWeights):
         from keras import ops
 
         with blame_on_trial("evaluation"):
-            ys = [aligned(array, output) for array, output in zip(leaves(y), outputs, strict=True)]
+            tensors = [ops.convert_to_tensor(output) for output in outputs]
+            ys = [aligned(ops.convert_to_tensor(one), of) for one, of in zip(leaves(y), tensors, strict=True)]
             if self._states.initial is None:
-                self._states.build(outputs, ys)
-            after = self._states.after(self._states.initial or [], outputs, ys)
+                self._states.build(tensors, ys)
+            after = self._states.after(self._states.initial or [], tensors, ys)
             return self._states.results(self._states.none, lambda: [*map(ops.convert_to_numpy, after)])
 
     def places(self, variables: Sequence[Any]) -> list[tuple[bool, slice] | None]:
