@@ -240,7 +240,7 @@ COMPILED = """
 def get_model(rate=0.5):
     import keras
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, activation="softmax")])
-    optimizer = keras.optimizers.SGD(rate, momentum=0.9, clipnorm=1.0, gradient_accumulation_steps=2)
+    optimizer = keras.optimizers.SGD(rate, momentum=0.9, clipnorm=1.0, loss_scale_factor=2.0)
     metrics = ["accuracy", keras.metrics.MeanIoU(3, sparse_y_pred=False)]
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(), metrics=metrics)
     return model
@@ -268,13 +268,13 @@ def test_a_compiled_model_brings_loss_and_optimizer_and_the_rest_is_said(workpla
     assert findings.remarks == (
         "Taken from `compile`: sgd (learning_rate=0.5, momentum=0.9, clip_norm=1.0), loss "
         "sparse_categorical_crossentropy, accuracy, metrics mean_io_u.",
-        "Not taken from `compile`: gradient_accumulation_steps=2 of SGD.",
+        "Not taken from `compile`: loss_scale_factor=2.0 of SGD.",
     )
     assert findings.metrics == findings.merging == ("mean_io_u",)
     assert findings.from_json(findings.to_json()) == findings
     given = workplace(COMPILED, *ONE_OF_EACH, "--optimizer", "adam", "--loss", SPARSE).inspect(None)
     assert (
-        "`--optimizer adam` for SGD(learning_rate=0.5, clipnorm=1.0, gradient_accumulation_steps=2, momentum=0.9)"
+        "`--optimizer adam` for SGD(learning_rate=0.5, clipnorm=1.0, loss_scale_factor=2.0, momentum=0.9)"
         in given.replaced
     )
     assert f"`--loss {SPARSE}` for the loss {SPARSE}" in given.replaced

@@ -33,7 +33,8 @@ from nnlo_opt.engine.models.compiled import Choices, Compiled, outcome_of
 from nnlo_opt.engine.models.composite import CompositeModel
 from nnlo_opt.engine.models.functions import refuse_unread
 from nnlo_opt.engine.models.losses import LossTerm, figures_of, losses_in_words
-from nnlo_opt.engine.models.metrics import Asked, merging
+from nnlo_opt.engine.models.metrics import NO_METRICS, Asked, merging
+from nnlo_opt.engine.models.own_optimizer import OwnOptimizer
 from nnlo_opt.engine.objective.signature import objective_of, takes
 
 #: said of a run begun by a version that took nothing from `compile`
@@ -45,9 +46,17 @@ _DRAWS_A_POINT = 20
 
 
 class Inspection:
-    """Looks at model and data of a run; `searches`: there is a search space, else the model is built as it is."""
+    """Looks at model and data of a run.
 
-    def __init__(self, options: Options, maker: ModelMaker, data: RunData, *, searches: bool) -> None:
+    Args:
+        searches: there is a search space, else the model is built as it is.
+        n_workers: most workers of a master.
+    """
+
+    def __init__(
+        self, options: Options, maker: ModelMaker, data: RunData, *, searches: bool, n_workers: int = 1
+    ) -> None:
+        self._n_workers = n_workers
         self._options = options
         self._maker = maker
         self._data = data
@@ -243,7 +252,7 @@ class Inspection:
                     findings, loss=losses_in_words(terms), takes_metrics=takes_metrics, metrics=asked.names
                 )
                 if self._maker.follows_compile:
-                    findings = self._with_compiled(findings, compiled, options, terms, asked)
+                    findings = self._with_compiled(findings, model, compiled, options, terms, asked)
                 elif getattr(model, "compiled", False) is True:
                     findings = replace(findings, unused=_AS_BEGUN)
                 findings, about_metrics = self._with_merging(findings, model, terms, asked)
@@ -258,7 +267,7 @@ class Inspection:
                 check_metric(target.metric, known, spelled("target_metric"))
             check_objectives(self._options.comparison, known)
             figure = figure_name(known)
-            findings = self._with_callbacks(findings, figures, options)
+            findings = self._with_callbacks(findings, figures, options.with_steps(findings.steps))
         first, function = self._options.comparison.objectives[0], self._maker.figure
         if function is not None and first.name == FIGURE:
             figure = function.name
@@ -326,6 +335,7 @@ class Inspection:
     def _with_compiled(
         self,
         findings: Findings,
+        model: Any,
         compiled: Compiled,
         options: TrainingOptions,
         terms: Sequence[LossTerm],
@@ -334,8 +344,11 @@ class Inspection:
         """Return the findings with those on the `compile` of a model; `options` have the values of its point."""
         if compiled == Compiled():
             return findings
-        options = options.with_steps(compiled.steps)
+        steps = compiled.brings(options)
+        options = options.with_steps(steps)
         check_training(options)
+        if options.own_optimizer:
+            self._try_optimizer(model, compiled, options, terms)
         choices = Choices(
             training=options,
             searched=() if findings.space is None else findings.space.train_names,
@@ -347,11 +360,25 @@ class Inspection:
         return replace(
             findings,
             compiled=True,
-            steps=compiled.steps,
+            takes_optimizer=self._maker.follows_optimizer,
+            steps=steps,
+            n_scheduled=compiled.own.n_scheduled if compiled.own and options.own_optimizer else None,
             replaced=outcome.replaced,
             taken=outcome.taken,
             unused=outcome.unused,
         )
+
+    def _try_optimizer(
+        self, model: Any, compiled: Compiled, options: TrainingOptions, terms: Sequence[LossTerm]
+    ) -> None:
+        """Raise ConfigurationError if an optimizer that the framework runs cannot take or save a step."""
+        try:
+            self._maker.adapter(model, terms, NO_METRICS, ())
+            own = self._maker.with_own(options, self._n_workers).own
+            if isinstance(own, OwnOptimizer):
+                own.try_step()
+        except TrialError as error:
+            raise ConfigurationError(f"{compiled.optimizer} must take a step. Received: {error}") from error
 
     def refuse_if_alike(self, error: TrialError, point: Point, space: Space | None) -> None:
         """Raise ConfigurationError if the model fails at `--max-failures` points as at `point`, or at all if fewer."""

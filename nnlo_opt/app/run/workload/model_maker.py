@@ -3,6 +3,7 @@
 import gc
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from nnlo_opt.engine.models.early import read_early
 from nnlo_opt.engine.models.framework import Framework, framework_for, framework_of
 from nnlo_opt.engine.models.losses import Labels, LossTerm, make_terms, split_losses
 from nnlo_opt.engine.models.metrics import NO_METRICS, Asked
+from nnlo_opt.engine.models.own_optimizer import Own, OwnOptimizer
 from nnlo_opt.engine.models.user_figure import UserFigure, load_figure
 
 logger = logging.getLogger(__name__)
@@ -62,12 +64,16 @@ class ModelMaker:
         self._framework: Framework | None = None
         #: False: nothing that a model says by `compile` holds, nor is refused
         self.follows_compile = options.follows_compile
+        #: False: no optimizer of a framework takes the steps
+        self.follows_optimizer = options.follows_optimizer
         #: False: `get_callbacks` is not called
         self.calls_back = True
         #: False: models are measured by losses and accuracies alone
         self.follows_metrics = options.follows_metrics
         #: training options that the last model brought, for `TrainingOptions.with_steps`
         self.steps: Mapping[str, Any] = {}
+        #: optimizer of the last model, if its framework takes the steps
+        self._own: Own | None = None
         #: names of the last model's metrics besides losses and accuracies
         self.measured: tuple[str, ...] = ()
         #: names of the metrics whose states add up over samples
@@ -151,7 +157,7 @@ class ModelMaker:
         model = self.new_model(parameters, seed)
         try:
             compiled = self.compiled(model)
-            self.steps = compiled.steps
+            self.steps = compiled.brings(options)
             if isinstance(model, CompositeModel):
                 return self.composite(model, options, seed, samples)[0]
             terms, remarks = self.checked_loss(options, model, compiled, samples)
@@ -198,7 +204,26 @@ class ModelMaker:
         look: Callable[[Any], Compiled] | None = getattr(self.framework, "compiled_of", None)
         if not self.follows_compile or look is None or isinstance(model, CompositeModel):
             return Compiled()
-        return look(model)
+        found = look(model)
+        found = found if self.follows_optimizer else replace(found, own=None)
+        self._own = found.own
+        return found
+
+    def with_own(self, options: TrainingOptions, n_workers: int) -> TrainingOptions:
+        """Return options with the optimizer that takes the steps of the last model, if its framework runs it.
+
+        `n_workers`: workers of a master.
+
+        Raises:
+            ConfigurationError: it cannot take the steps.
+        """
+        own, rate = self._own, options.rate_of_own
+        if not options.own_optimizer or own is None:
+            return options
+        options.check_own(n_workers, own.schedule if rate is None else "")
+        adapter: Any = self._adapter
+        stepping = adapter.stepping(own.optimizer, rate, clips=options.clipping(()) is not None)
+        return replace(options, own=OwnOptimizer(adapter.n_weights, stepping, own.words, options.ema))
 
     def checked_loss(
         self, options: TrainingOptions, model: Any, compiled: Compiled, samples: KnownSamples
@@ -247,7 +272,8 @@ class ModelMaker:
                 f"{', '.join(f'`{spelled(name)}`' for name in others)} do what most callbacks do."
             )
         known = [*figures, *(f"val_{name}" for name in (*figures, *self.measured) if validates)]
-        is_scheduled = is_scheduled or options.schedule.changes
+        own = self._own if options.own_optimizer and options.rate_of_own is None else None
+        is_scheduled = is_scheduled or options.schedule.changes or bool(own and own.schedule)
         return make(made, str(definition.source), known, options.epochs, is_scheduled=is_scheduled)
 
     def metrics(self, compiled: Compiled, terms: Sequence[LossTerm]) -> Asked:
@@ -299,7 +325,7 @@ class ModelMaker:
 
     def release(self) -> None:
         """Release the last model."""
-        adapter, self._adapter = self._adapter, None
+        adapter, self._adapter, self._own = self._adapter, None, None
         if adapter is not None:
             adapter.release()
         else:
