@@ -32,6 +32,8 @@ _OF_EACH = " of each trial, here at the middle of the search space"
 class Compiled:
     """Arguments of a model's `compile`, as this package understands them."""
 
+    #: what of the model's module says it
+    said_by: str = "`compile`"
     #: optimizer with its arguments, such as "SGD(learning_rate=0.5)"; empty if there is none
     optimizer: str = ""
     #: training options that make its steps, for `TrainingOptions.with_steps`; empty if none do
@@ -106,7 +108,8 @@ def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm], 
             unused += compiled.unused_own
             if rate := choices.option("learning_rate"):
                 replaced.append(f"{rate} for the learning rate of {compiled.optimizer}")
-            if other := next(filter(None, map(choices.option, CLIPPINGS)), ""):
+            clips = "clip" in training.own_optimizer
+            if clips and (other := next(filter(None, map(choices.option, CLIPPINGS)), "")):
                 replaced.append(f"{other} for the clipping of {compiled.optimizer}")
             if compiled.own and compiled.own.ema is not None and not training.keeps_average_of_own:
                 kept = f"`{spelled('mode', 'allreduce')}` keeps one beside it"
@@ -151,9 +154,9 @@ def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm], 
             unused += [f"metrics {', '.join(asked.unfit)} (no output has classes)"] * bool(asked.unfit)
     unused += compiled.unused
     return Outcome(
-        f"In place of what `compile` said: {'; '.join(replaced)}." if replaced else "",
-        f"Taken from `compile`{_OF_EACH * choices.varies}: {', '.join(taken)}." if taken else "",
-        f"Not taken from `compile`: {'; '.join(unused)}." if unused else "",
+        f"In place of what {compiled.said_by} said: {'; '.join(replaced)}." if replaced else "",
+        f"Taken from {compiled.said_by}{_OF_EACH * choices.varies}: {', '.join(taken)}." if taken else "",
+        f"Not taken from {compiled.said_by}: {'; '.join(unused)}." if unused else "",
     )
 
 

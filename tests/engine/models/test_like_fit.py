@@ -237,3 +237,14 @@ def test_state_of_an_optimizer_that_no_checkpoint_holds_is_refused_by_name(tmp_p
     model = compiled(optimizer)
     adapter = keras_adapter(model, "mean_squared_error")
     refusal(adapter.stepping, model.optimizer, None, clips=False, says=["`source` of Signs, list_iterator"])
+
+
+def test_the_average_of_weights_beside_an_optimizer_that_keras_runs_is_that_of_fit(tmp_path):
+    def optimizer(o):
+        return o.Adamax(0.05, use_ema=True, ema_momentum=0.9)
+
+    _, left, losses = fitted(optimizer, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
+    finish(team := own_team(tmp_path, optimizer, mode="allreduce"))
+    np.testing.assert_allclose(central_of(team), left, rtol=1e-4, atol=1e-4)
+    ours = [report.metrics["val_loss"] for report in team.reported(msg.EpochReported)]
+    assert ours == pytest.approx(losses, rel=1e-3)

@@ -31,7 +31,7 @@ from nnlo_opt.engine.data.made import Made
 from nnlo_opt.engine.loading.spaces import finish_space, space_from_dimensions
 from nnlo_opt.engine.models.compiled import Choices, Compiled, outcome_of
 from nnlo_opt.engine.models.composite import CompositeModel
-from nnlo_opt.engine.models.functions import refuse_unread
+from nnlo_opt.engine.models.functions import CALLED_AT_EPOCHS, refuse_unread
 from nnlo_opt.engine.models.losses import LossTerm, figures_of, losses_in_words
 from nnlo_opt.engine.models.metrics import NO_METRICS, Asked, merging
 from nnlo_opt.engine.models.own_optimizer import OwnOptimizer
@@ -94,7 +94,8 @@ class Inspection:
             notes=definition.notes,
             space=space,
             trains_itself=definition.trains_itself,
-            calls_back=self._maker.calls_back and "get_callbacks" in definition.functions,
+            calls_back=self._maker.calls_back
+            and any(name in definition.functions for name in CALLED_AT_EPOCHS.values()),
         )
         if definition.kind == "objective":
             pauses = takes(definition.objective, "checkpoint")
@@ -243,7 +244,7 @@ class Inspection:
                 figures = composite.figures
                 findings = replace(findings, loss=composite.losses_text, optimizers=composite.optimizers)
             else:
-                compiled = self._maker.compiled(model)
+                compiled = self._maker.compiled(model, model_parameters(point))
                 terms, remarks = self._maker.checked_loss(options, model, compiled, self._data)
                 figures = figures_of(terms)
                 asked = self._maker.metrics(compiled, terms)
@@ -282,7 +283,8 @@ class Inspection:
         is_scheduled = any(TRAIN_PREFIX + name in searched for name in ("lr_schedule", "warmup_epochs"))
         made = self._maker.callbacks(figures, options, validates=self._validates, is_scheduled=is_scheduled)
         if made is not None:
-            said = f"Callbacks of every training, from `get_callbacks`: {made}."
+            what = "Schedule" if hasattr(self._maker.framework, "epoch_scheduler") else "Callbacks"
+            said = f"{what} of every training, from `{CALLED_AT_EPOCHS[what]}`: {made}."
         elif not self._maker.calls_back and "get_callbacks" in self._maker.definition.functions:
             said = "`get_callbacks` is not called, as in the version that began this run; a new run calls it."
         else:

@@ -137,9 +137,10 @@ def _optimizer(model: Any) -> Compiled:
     kind, config = type(optimizer), optimizer.get_config()
     name = kind.__name__.lower()
     rate, schedule = _rate(config.get("learning_rate"))
-    is_ours = kind.__module__.partition(".")[0] == "keras" and name in OPTIMIZERS
+    is_of_keras = kind.__module__.partition(".")[0] == "keras"
+    is_ours = is_of_keras and name in OPTIMIZERS
     parameters = OPTIMIZERS[name].parameters if is_ours else {}
-    defaults = kind().get_config() if is_ours else config
+    defaults = kind().get_config() if is_of_keras else config
     apart = ("name", "learning_rate", *(["ema_momentum"] * (not config.get("use_ema"))))
     changed = {key: value for key, value in config.items() if key not in apart and value != defaults[key]}
     own_rate = {"learning_rate": rate} if rate is not None else {}

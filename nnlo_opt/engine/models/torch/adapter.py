@@ -28,6 +28,7 @@ from nnlo_opt.engine.models.losses import LossTerm, figures_of
 from nnlo_opt.engine.models.metrics import OutputMetric
 from nnlo_opt.engine.models.torch.comparison import Comparison
 from nnlo_opt.engine.models.torch.metrics import States
+from nnlo_opt.engine.models.torch.own_optimizer import TorchSteps
 
 
 def check_parameters(model: Any) -> None:
@@ -274,6 +275,10 @@ class TorchAdapter:
         with blame_on_trial("evaluation"), torch.no_grad():
             _, sums = self._compare([self._tensor(output) for output in outputs], y, None, training=False)
             return _metrics(n, n, self.figures, sums)
+
+    def stepping(self, optimizer: Any, rate: float | None, *, clips: bool) -> TorchSteps:
+        """Return the steps of a torch optimizer on this module; `rate` as of `TorchSteps`, which never clips."""
+        return TorchSteps(optimizer, self._parameters, self._weights, rate=rate)
 
     def save(self, path: Path) -> None:
         """Write the `state_dict`, or a full TorchScript module; `path` must end in ".pt"."""
