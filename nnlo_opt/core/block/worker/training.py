@@ -75,6 +75,7 @@ class LocalTraining:
         #: model and data
         self.task = task
         self._start = start
+        assert (task.options.own is not None) == bool(task.options.own_optimizer), "its steps would be others"
         self._rule = task.options.rule.worker_half(task.options, task.adapter.n_weights)
         self._rule.take_layers(task.layers)
         options = task.options

@@ -25,6 +25,7 @@ from nnlo_opt.core.models.layout import FlatWeights, FloatVector, Layout, check_
 from nnlo_opt.core.training.history import Metrics
 from nnlo_opt.engine.models.keras.graph import Batch, Engine, KerasGraph, Vectors, aligned
 from nnlo_opt.engine.models.keras.metrics import States
+from nnlo_opt.engine.models.keras.own_optimizer import KerasSteps
 from nnlo_opt.engine.models.losses import LossTerm, figures_of
 from nnlo_opt.engine.models.metrics import OutputMetric
 
@@ -252,6 +253,10 @@ class KerasAdapter(FlatWeights):
         known = {id(variable): (True, part) for variable, part in of_weights}
         known |= {id(variable): (False, part) for variable, part in of_state}
         return [known.get(id(variable)) for variable in variables]
+
+    def stepping(self, optimizer: Any, rate: float | None, *, clips: bool) -> KerasSteps:
+        """Return the steps of a Keras optimizer on this model; arguments as of `KerasSteps`."""
+        return KerasSteps(optimizer, self._graph.weight_variables, self.layout, rate=rate, clips=clips)
 
     def save(self, path: Path) -> None:
         """Write Keras's own format; `path` must end in ".keras"."""

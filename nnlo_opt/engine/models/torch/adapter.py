@@ -28,6 +28,7 @@ from nnlo_opt.engine.models.losses import LossTerm, figures_of
 from nnlo_opt.engine.models.metrics import OutputMetric
 from nnlo_opt.engine.models.torch.comparison import Comparison
 from nnlo_opt.engine.models.torch.metrics import States
+from nnlo_opt.engine.models.torch.own_optimizer import TorchSteps
 
 
 def check_parameters(model: Any) -> None:
@@ -287,6 +288,10 @@ class TorchAdapter:
         with blame_on_trial("evaluation"), torch.no_grad():
             parts = comparisons, [self._tensor(output) for output in outputs], self._labels(y)
             return self._states.results(self._states.none, lambda: [parts])
+
+    def stepping(self, optimizer: Any, rate: float | None, *, clips: bool) -> TorchSteps:
+        """Return the steps of a torch optimizer on this module; `rate` as of `TorchSteps`, which never clips."""
+        return TorchSteps(optimizer, self._parameters, self._weights, rate=rate)
 
     def save(self, path: Path) -> None:
         """Write the `state_dict`, or a full TorchScript module; `path` must end in ".pt"."""
