@@ -109,11 +109,16 @@ def team_of(directory, get_optimizer, get_scheduler=None, **options):
     return LoneTeam(directory, options, Tasks, make_callbacks=scheduler if get_scheduler else None)
 
 
-PAIRS = [(adam_w, None), (adam_w, stepped), (adam_w, plateau), (signs, stepped)]
+PAIRS = {
+    "optimizer": (adam_w, None),
+    "scheduler": (adam_w, stepped),
+    "plateau": (adam_w, plateau),
+    "of a user": (signs, stepped),
+}
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "allreduce"}, {"synchronous": True}], ids=str)
-@pytest.mark.parametrize("pair", PAIRS, ids=str)
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 def test_a_team_leaves_the_weights_of_a_plain_loop_killed_or_not(tmp_path, monkeypatch, pair, options):
     monkeypatch.setattr(LoopbackTeam, "shares", True)
     left = looped(*pair)

@@ -158,7 +158,10 @@ def _on_tensorflow(optimizer: Any, variables: Sequence[Any], layout: Layout) -> 
 
     vector = tf.TensorSpec([layout.n_weights], tf.float32)
     concrete = tf.function(advance, input_signature=[vector, vector], autograph=False).get_concrete_function()
-    return lambda weights, gradient: concrete(tf.constant(weights), tf.constant(gradient))
+    variables_of_step = concrete.captured_inputs
+    call = partial(tf.raw_ops.StatefulPartitionedCall, Tout=[tf.float32], f=concrete)
+    # As in the engine: TensorFlow's own handling of the arguments takes longer than a small step.
+    return lambda weights, gradient: call(args=[weights, gradient, *variables_of_step])[0]
 
 
 def _on_jax(optimizer: Any, variables: Sequence[Any], layout: Layout) -> Advance:
