@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.engine.models.builders import open_model
 from nnlo_opt.engine.models.compiled import Choices, Compiled, outcome_of
@@ -37,7 +38,8 @@ def compiled(activation="sigmoid", n=1, **arguments):
 
 def outcome(model, terms=BINARY, searched=(), functions=(), **options):
     own = framework.compiled_of(model)
-    training = TrainingOptions(**options, given=frozenset(options)).with_steps(own.steps)
+    training = TrainingOptions(**options, given=frozenset(options))
+    training = training.with_steps(own.brings(training))
     asked = metrics_of(own.metrics, terms, own.weighted_metrics)
     return outcome_of(own, Choices(training=training, searched=searched, functions=functions), terms, asked)
 
@@ -109,21 +111,17 @@ def test_every_argument_that_does_not_hold_is_named():
         )
     )
     assert found.taken == (
-        "Taken from `compile`: adamw (learning_rate=0.001, weight_decay=0.01, clip_norm=1.0), loss "
-        "binary_crossentropy, loss weights, accuracy, metrics auc, binary_acc, mae."
+        "Taken from `compile`: AdamW(learning_rate=0.001, weight_decay=0.01, clipnorm=1.0, "
+        "gradient_accumulation_steps=2, amsgrad=True), loss binary_crossentropy, loss weights, accuracy, metrics auc, "
+        "binary_acc, mae."
     )
     assert found.replaced == ""
-    for said in (
-        "gradient_accumulation_steps=2 and amsgrad=True of AdamW",
-        "steps_per_execution=4",
-    ):
-        assert said in found.unused
+    assert "steps_per_execution=4" in found.unused
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"optimizer": "adamax"}, "Adamax(learning_rate=0.001) (adam trains in its place"),
         ({"optimizer": "sgd", "run_eagerly": True}, "run_eagerly=True"),
         ({"optimizer": "sgd", "metrics": ["accuracy"], "loss": "mse"}, "metrics accuracy (no output has classes)"),
     ],
@@ -133,17 +131,54 @@ def test_other_arguments_that_do_not_hold_are_named_too(arguments, said):
     assert said in outcome(compiled(**arguments), terms).unused
 
 
-def test_a_schedule_and_the_frequency_of_an_average_are_named():
-    rate = keras.optimizers.schedules.CosineDecay(0.1, 100)
+def test_a_schedule_is_run_by_keras_unless_an_option_sets_the_rate_and_an_average_where_one_is_kept():
+    rate = keras.optimizers.schedules.CosineDecay(0.1, 100, warmup_steps=10, warmup_target=0.2)
     model = compiled(optimizer=keras.optimizers.SGD(rate, use_ema=True, ema_overwrite_frequency=10))
-    found = outcome(model)
-    assert found.taken == "Taken from `compile`: sgd (learning_rate=0.1, ema=0.99)."
-    assert "ema_overwrite_frequency=10 of SGD" in found.unused
-    elastic = outcome(model, mode="easgd")
-    assert elastic.taken == "Taken from `compile`: sgd (learning_rate=0.1)."
-    assert "the average of the weights of SGD(" in elastic.unused
-    assert "(easgd keeps none)" in elastic.unused
-    assert "CosineDecay of its learning rate (`--lr-schedule`)" in found.unused
+    own = framework.compiled_of(model).own
+    assert (own.schedule, own.n_scheduled, own.ema, own.differs_in_rate_only) == ("CosineDecay", 110, 0.99, True)
+    found = outcome(model, mode="allreduce")
+    words = "SGD(learning_rate=CosineDecay, use_ema=True, ema_overwrite_frequency=10)"
+    assert found.taken == f"Taken from `compile`: {words}."
+    assert found.unused == "Not taken from `compile`: ema_overwrite_frequency=10 of SGD."
+    assert "(`--mode allreduce` keeps one beside it)" in outcome(model, mode="easgd").unused
+    given = outcome(model, learning_rate=0.5)
+    assert given.taken == "Taken from `compile`: sgd (learning_rate=0.5, ema=0.99)."
+    assert "`--learning-rate 0.5` for the learning rate of SGD(" in given.replaced
+    assert "ema_overwrite_frequency=10 of SGD" in given.unused
+
+
+OWN = {
+    "no twin": lambda o: o.Ftrl(0.1),
+    "an argument that the twin lacks": lambda o: o.Adam(amsgrad=True),
+    "a schedule": lambda o: o.SGD(o.schedules.ExponentialDecay(0.1, 10, 0.9)),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_keras_has_to_run_is_refused_where_workers_do_not_take_whole_steps(name):
+    own = framework.compiled_of(compiled(optimizer=OWN[name](keras.optimizers)))
+
+    def check(n_workers, schedule="", **options):
+        training = TrainingOptions.of({**options, "given": frozenset(options)})
+        training.with_steps(own.brings(training)).check_own(n_workers, schedule)
+
+    for options in ({"mode": "allreduce"}, {"mode": "easgd"}, {"optimizer": "adam"}):
+        check(3, **options)
+    check(1)
+    for options in ({}, {"mode": "gem"}, {"mode": "easgd", "elastic_momentum": 0.9}):
+        said = refusal(
+            check, 3, **options, says=[own.own.words, "`--mode allreduce`, `--mode easgd`, or `--mode downpour`"]
+        )
+        assert said.count(". ") == 1
+    for option in ({"weight_decay": 0.1}, {"optimizer_params": {"a": 1}}, {"ema": 0.9}):
+        refusal(check, 1, **option, says=[f"`{spelled(next(iter(option)))}`", own.own.words])
+    refusal(check, 1, "Decay", lr_schedule="cosine", says=["`--lr-schedule` and Decay exclude each other"])
+    check(1, lr_schedule="cosine")
+
+
+def test_an_option_replaces_the_clipping_of_an_optimizer_that_keras_runs():
+    found = outcome(compiled(optimizer=keras.optimizers.Ftrl(0.1, clipnorm=1.0)), clip_value=0.5)
+    assert "`--clip-value 0.5` for the clipping of Ftrl(" in found.replaced
 
 
 def test_an_option_that_is_given_or_searched_replaces_what_compile_said_and_a_default_does_not():

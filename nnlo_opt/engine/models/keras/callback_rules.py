@@ -73,8 +73,8 @@ def check_callbacks(callbacks: Sequence[Any], source: str, known: Collection[str
 def refuse_schedule(callback: str) -> None:
     """Raise ConfigurationError: a callback and an option set the learning rate."""
     raise ConfigurationError(
-        f"Either `{spelled('lr_schedule')}` with `{spelled('warmup_epochs')}`, or a callback sets the learning rate. "
-        f"Received: both, with {callback}. Leave one of them out."
+        f"Either `{spelled('lr_schedule')}` with `{spelled('warmup_epochs')}`, a schedule inside of the optimizer or "
+        f"a callback sets the learning rate. Received: two of them, with {callback}. Leave one of them out."
     )
 
 

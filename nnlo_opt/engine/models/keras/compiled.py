@@ -5,6 +5,7 @@ import math
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 from nnlo_opt.engine.models import losses
 from nnlo_opt.engine.models.compiled import Compiled
 from nnlo_opt.engine.models.losses import VariedLoss
+from nnlo_opt.engine.models.own_optimizer import Own
 
 #: arguments of any optimizer -> options
 _BESIDE = {
@@ -25,6 +27,8 @@ _BESIDE = {
     "global_clipnorm": "global_clip_norm",
     "clipvalue": "clip_value",
 }
+#: arguments of an optimizer without effect on steps here
+_WITHOUT = ("ema_overwrite_frequency", "loss_scale_factor")
 #: methods of a model that `fit` and `evaluate` call, with what does the same
 _METHODS = {
     "compute_loss": "Give the function of each sample by `get_loss`, and add penalties by `add_loss`",
@@ -65,7 +69,7 @@ def arguments_of(model: Any) -> Compiled:
     if not asked:
         fault = vars(model).get(_FAULT)
         return Compiled(unused=() if fault is None else (fault,))
-    optimizer, steps, unused_steps = _optimizer(model)
+    optimizer = _optimizer(model)
     unused = []
     if asked.get("jit_compile") and not model._resolve_auto_jit_compile():
         unused.append("jit_compile=True (write `get_model.jit_compile = True`)")
@@ -77,10 +81,8 @@ def arguments_of(model: Any) -> Compiled:
     if (power := 2.0 ** max(0, round(math.log2(scale)))) != scale:
         unused.append(f"initial_scale={scale:g} of LossScaleOptimizer (it begins at {power:g})")
     weights = asked.get("loss_weights")
-    return Compiled(
-        optimizer=optimizer,
-        steps=steps,
-        unused_steps=tuple(unused_steps),
+    return replace(
+        optimizer,
         loss=_request(asked.get("loss")),
         loss_weights=[weights] if isinstance(weights, int | float) else weights,
         metrics=asked.get("metrics"),
@@ -126,25 +128,35 @@ def _modules_in(config: Any) -> Iterator[str]:
 # ---------------------------------------------------------------- the optimizer
 
 
-def _optimizer(model: Any) -> tuple[str, dict[str, Any], list[str]]:
-    """Return an optimizer in words, the training options that make its steps, and its arguments without effect."""
+def _optimizer(model: Any) -> Compiled:
+    """Return what is known of an optimizer."""
     optimizer = model.optimizer
     if optimizer is None:
-        return "", {}, []
+        return Compiled()
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale, which is kept here anyway
     kind, config = type(optimizer), optimizer.get_config()
     name = kind.__name__.lower()
     rate, schedule = _rate(config.get("learning_rate"))
-    is_ours = kind.__module__.partition(".")[0] == "keras" and name in OPTIMIZERS
+    is_of_keras = kind.__module__.partition(".")[0] == "keras"
+    is_ours = is_of_keras and name in OPTIMIZERS
     parameters = OPTIMIZERS[name].parameters if is_ours else {}
-    defaults = kind().get_config() if is_ours else config
+    defaults = kind().get_config() if is_of_keras else config
     apart = ("name", "learning_rate", *(["ema_momentum"] * (not config.get("use_ema"))))
     changed = {key: value for key, value in config.items() if key not in apart and value != defaults[key]}
-    own = {"learning_rate": rate} if rate is not None else {}
-    shown = ", ".join(f"{key}={value!r}" for key, value in (own | changed).items())
-    text = f"{kind.__name__}({shown})"
+    own_rate = {"learning_rate": rate} if rate is not None else {}
+    text = f"{kind.__name__}({_in_words(own_rate | changed)})"
+    ema = config.get("ema_momentum") if config.get("use_ema") else None
+    without = [f"{key}={config[key]!r}" for key in _WITHOUT if config.get(key)]
+    unused_own = [f"{' and '.join(without)} of {kind.__name__}"] if without else []
+    own = Own(
+        optimizer=optimizer,
+        words=text.replace(f"={rate!r}", f"={schedule}", 1) if schedule else text,
+        schedule=schedule,
+        n_scheduled=_n_scheduled(config.get("learning_rate")),
+        ema=ema,
+    )
     if not is_ours:
-        return text, {}, []
+        return Compiled(optimizer=text, own=own, unused_own=tuple(unused_own))
     chosen = {key: changed.pop(key) for key in parameters if key in changed}
     beside = {option: changed.pop(key) for key, option in _BESIDE.items() if key in changed}
     if changed.pop("use_ema", False):
@@ -156,7 +168,21 @@ def _optimizer(model: Any) -> tuple[str, dict[str, Any], list[str]]:
     unused = [f"{' and '.join(others)} of {kind.__name__}"] if others else []
     if schedule:
         unused.append(f"{schedule} of its learning rate (`{spelled('lr_schedule')}`)")
-    return text, {"optimizer": name, "learning_rate": rate, "optimizer_params": chosen, **beside}, unused
+    is_alike = changed.keys() <= {*_WITHOUT}
+    return Compiled(
+        optimizer=text,
+        steps={"optimizer": name, "learning_rate": rate, "optimizer_params": chosen, **beside},
+        unused_steps=tuple(unused),
+        own=None if is_alike and not schedule else replace(own, differs_in_rate_only=is_alike),
+        unused_own=tuple(unused_own),
+    )
+
+
+def _in_words(config: Mapping[str, Any]) -> str:
+    """Return arguments as text, without addresses of objects."""
+    plain = (bool, int, float, str, list, tuple, type(None))
+    shown = ((key, repr(value) if isinstance(value, plain) else type(value).__name__) for key, value in config.items())
+    return ", ".join(f"{key}={value}" for key, value in shown)
 
 
 def _rate(value: Any) -> tuple[float | None, str]:
@@ -167,6 +193,19 @@ def _rate(value: Any) -> tuple[float | None, str]:
         return _rate(first)[0], str(value.get("class_name"))
     # Keras keeps it in float32: 0.1 is 0.1 again.
     return (float(str(np.float32(value))), "") if isinstance(value, int | float) else (None, "")
+
+
+def _n_scheduled(value: Any) -> int | None:
+    """Return the steps after which a schedule changes no more; None if it always does, or that is unknown."""
+    config = value.get("config", {}) if isinstance(value, Mapping) else {}
+    match value.get("class_name") if config else "":
+        case "CosineDecay":
+            return int(config["decay_steps"] + (config.get("warmup_steps") or 0))
+        case "PolynomialDecay" if not config.get("cycle"):
+            return int(config["decay_steps"])
+        case "PiecewiseConstantDecay":
+            return int(config["boundaries"][-1])
+    return None
 
 
 # ---------------------------------------------------------------- losses

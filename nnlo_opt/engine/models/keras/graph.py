@@ -52,6 +52,8 @@ class Gradient(NamedTuple):
     #: state after the batch, (n_state,)
     state: np.ndarray
     counters: list[np.ndarray]
+    #: states of the metrics after the batch, if it had states
+    states: Sequence[np.ndarray] = ()
 
 
 #: splits a flat tensor into the arrays of a layout, in a way that the backend differentiates cheaply
@@ -97,25 +99,32 @@ class KerasGraph:
         #: shapes of inputs and outputs, with None for any length; None if unknown before the first batch
         self.sample_shapes = _declared_shapes(model)
 
-    def forward(self, vectors: Vectors, batch: Batch, split: Split, *, training: bool) -> tuple[Any, Any, Any]:
-        """Return the mean loss times the loss scale, the figures as sums (n_figures,), and the scope of the variables.
-
-        The scope holds the variables that have changed. The figures are without the loss scale.
+    def forward(self, vectors: Vectors, batch: Batch, split: Split) -> tuple[Any, Any, Any, list[Any]]:
+        """Compute a batch in training mode.
 
         Vectors and batch are tensors of the backend.
+
+        Returns:
+            The mean loss times the loss scale; the figures without it, as sums (n_figures,); the scope that holds the
+            variables that have changed; and the outputs.
         """
-        outputs, penalties, scope = self._run(vectors, batch, split, training=training)
+        outputs, penalties, scope = self._run(vectors, batch, split, training=True)
         loss, sums = self.compare(outputs, batch, penalties)
         for scale in batch.loss_scale:
             loss = loss * scale
-        return loss, sums, scope
+        return loss, sums, scope, outputs
 
     def evaluate(self, vectors: Vectors, batch: Batch, split: Split) -> list[Any]:
         """Return the figures as sums (n_figures,) in inference mode, then the states of the metrics after the batch."""
         outputs, penalties, _ = self._run(vectors, batch, split, training=False)
-        ys = [aligned(y, output) for y, output in zip(batch.y, outputs, strict=True)] if batch.states else []
-        after = self._states.after(batch.states, outputs, ys) if batch.states else []
-        return [self.compare(outputs, batch, penalties)[1], *after]
+        return [self.compare(outputs, batch, penalties)[1], *self.states_after(outputs, batch)]
+
+    def states_after(self, outputs: Sequence[Any], batch: Batch) -> list[Any]:
+        """Return the states of the metrics after a batch; none without `batch.states`."""
+        if not batch.states:
+            return []
+        ys = [aligned(y, output) for y, output in zip(batch.y, outputs, strict=True)]
+        return self._states.after(batch.states, outputs, ys, batch.sample_weight)
 
     def _run(self, vectors: Vectors, batch: Batch, split: Split, *, training: bool) -> tuple[list[Any], list[Any], Any]:
         """Return outputs, weight penalties and the scope of the variables."""
