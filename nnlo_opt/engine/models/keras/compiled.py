@@ -16,7 +16,7 @@ from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 from nnlo_opt.engine.models import losses
 from nnlo_opt.engine.models.compiled import Compiled
-from nnlo_opt.engine.models.losses import VariedLoss
+from nnlo_opt.engine.models.losses import BatchLoss, VariedLoss
 
 #: arguments of any optimizer -> options
 _BESIDE = {
@@ -34,10 +34,14 @@ _METHODS = {
         "Give the loss by `get_loss`, or search an objective that calls `fit` itself",
     ),
 }
+#: optimizers without squares of gradients
+_LINEAR = ("sgd", "lion")
 #: attribute of a model from a file, with what cannot be read of its `compile`
 _FAULT = "_nnlo_opt_compile_fault"
 #: reductions that are the mean of a batch
-_MEANS = ("sum_over_batch_size", "mean", "auto", "mean_with_sample_weight")
+_MEANS = ("sum_over_batch_size", "mean", "auto")
+#: reductions that workers cannot make of the means of their batches
+_OF_BATCH = ("sum", "mean_with_sample_weight")
 
 
 def refuse_own_methods(model: Any) -> None:
@@ -76,12 +80,18 @@ def arguments_of(model: Any) -> Compiled:
     scale = getattr(model.optimizer, "initial_scale", 1.0)  # of a LossScaleOptimizer
     if (power := 2.0 ** max(0, round(math.log2(scale)))) != scale:
         unused.append(f"initial_scale={scale:g} of LossScaleOptimizer (it begins at {power:g})")
-    weights = asked.get("loss_weights")
+    weights, loss = asked.get("loss_weights"), _request(asked.get("loss"))
+    reduced = [one.text for one in _each(loss) if isinstance(one, BatchLoss)]
+    unused += [
+        f"{text} over the batches of several workers, which are averaged, or over validation batches of the size that "
+        "`fit` has"
+        for text in dict.fromkeys(reduced)
+    ]
     return Compiled(
         optimizer=optimizer,
         steps=steps,
         unused_steps=tuple(unused_steps),
-        loss=_request(asked.get("loss")),
+        loss=loss,
         loss_weights=[weights] if isinstance(weights, int | float) else weights,
         metrics=asked.get("metrics"),
         weighted_metrics=asked.get("weighted_metrics"),
@@ -128,6 +138,8 @@ def _modules_in(config: Any) -> Iterator[str]:
 
 def _optimizer(model: Any) -> tuple[str, dict[str, Any], list[str]]:
     """Return an optimizer in words, the training options that make its steps, and its arguments without effect."""
+    import keras
+
     optimizer = model.optimizer
     if optimizer is None:
         return "", {}, []
@@ -154,6 +166,15 @@ def _optimizer(model: Any) -> tuple[str, dict[str, Any], list[str]]:
         beside |= {"no_decay": f"^({'|'.join(map(re.escape, kept))})$"} if kept else {}
     others = [f"{key}={value!r}" for key, value in changed.items()]
     unused = [f"{' and '.join(others)} of {kind.__name__}"] if others else []
+    if (
+        name not in _LINEAR
+        and keras.backend.backend() == "tensorflow"
+        and any(isinstance(layer, keras.layers.Embedding) and layer.trainable for layer in model._flatten_layers())
+    ):
+        unused.append(
+            "the squares of gradients of an Embedding by Keras on TensorFlow, which leave out that samples of a batch "
+            "share rows (their gradients are added first, as by other backends)"
+        )
     if schedule:
         unused.append(f"{schedule} of its learning rate (`{spelled('lr_schedule')}`)")
     return text, {"optimizer": name, "learning_rate": rate, "optimizer_params": chosen, **beside}, unused
@@ -181,6 +202,11 @@ def _request(loss: Any) -> Any:
     return [_loss(one) for one in loss] if isinstance(loss, list | tuple) else _loss(loss)
 
 
+def _each(request: Any) -> list[Any]:
+    """Return the losses of a request."""
+    return [*request.values()] if isinstance(request, Mapping) else request if isinstance(request, list) else [request]
+
+
 def _loss(loss: Any) -> Any:
     import keras
 
@@ -202,8 +228,8 @@ def _loss(loss: Any) -> Any:
 
 def _of_object(loss: Any) -> Any:
     """Return a loss object as the function of each sample that it takes the mean of."""
-    if loss.reduction == "sum":
-        return _called(loss, f"{type(loss).__name__}(reduction='sum')")  # one number for a batch, as in Keras
+    if loss.reduction in _OF_BATCH:
+        return BatchLoss(loss, f"{type(loss).__name__}(reduction={loss.reduction!r})")
     if loss.reduction not in _MEANS:
         raise ConfigurationError(
             f"A loss must be the mean or the sum of a batch. Received: {type(loss).__name__} with "
