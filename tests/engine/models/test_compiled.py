@@ -310,6 +310,28 @@ def test_what_a_built_model_has_and_only_fit_applies_is_said():
     assert framework.remarks_on(compiled(optimizer="sgd", loss="mse", metrics=["mae"])) == []
 
 
+def test_a_backend_that_a_module_has_set_too_late_is_said(monkeypatch):
+    model = mlp()
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    (said,) = framework.remarks_on(model)
+    assert "uses tensorflow: `--keras-backend jax` chooses it" in said
+
+
+def test_fresh_weights_keep_what_layers_know_of_the_samples(tmp_path):
+    scale, table = keras.layers.Normalization(), keras.layers.IntegerLookup(output_mode="one_hot")
+    scale.adapt(np.array([[1.0], [5.0], [9.0]]))
+    table.adapt(np.array([[3], [4], [4]]))
+    inputs = [keras.Input((1,)), keras.Input((1,), dtype="int64")]
+    known = keras.layers.Concatenate(name="known")([keras.Sequential([scale])(inputs[0]), table(inputs[1])])
+    model = keras.Model(inputs, keras.layers.Dense(8)(known))
+    model.save(path := tmp_path / "model.keras")
+    fresh = framework.saved_model(path, fresh=True)
+    x = [np.array([[5.0], [9.0]]), np.array([[3], [4]])]
+    known = keras.Model(fresh.inputs, fresh.get_layer("known").output)(x)
+    assert keras.ops.convert_to_numpy(known) == pytest.approx(np.array([[0, 0, 0, 1], [1.2247, 0, 1, 0]]), abs=1e-3)
+    assert not np.array_equal(fresh.layers[-1].kernel.numpy(), model.layers[-1].kernel.numpy())
+
+
 def test_other_methods_of_a_subclass_are_its_own_business():
     kind = type("Mine", (keras.Sequential,), {"predict_step": lambda self, data: None})
     assert framework.compiled_of(mlp(kind=kind)) == Compiled()

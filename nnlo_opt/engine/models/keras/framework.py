@@ -141,9 +141,14 @@ def saved_model(path: Path, *, fresh: bool) -> Any:
             f"{_innermost(error)}. Give a Python module with `get_model` instead."
         ) from error
     if fresh:
-        model = keras.models.clone_model(model)
+        model = keras.models.clone_model(model, clone_function=_renewed, recursive=True)
     compile_as_saved(model, path)
     return model
+
+
+def _renewed(layer: Any) -> Any:
+    """Return a layer with fresh weights; one with statistics or a vocabulary of the samples, as it is."""
+    return layer if hasattr(layer, "adapt") else type(layer).from_config(layer.get_config())
 
 
 def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
@@ -216,6 +221,13 @@ def remarks_on(model: Any) -> list[str]:
     layers = model._flatten_layers(include_self=False)
     if own := [f"{metric.name} of {layer.name}" for layer in layers for metric in layer._metrics]:
         remarks.append(f"Metrics of layers are not measured: {', '.join(own)}. `get_metrics` measures outputs.")
+    import keras
+
+    if (asked := os.environ.get("KERAS_BACKEND")) != (backend := keras.backend.backend()):
+        remarks.append(
+            f"KERAS_BACKEND is {asked!r} since the module has set it, without effect on Keras, which uses {backend}: "
+            f"`{spelled('keras_backend', asked)}` chooses it."
+        )
     if fault := unsaved(model):
         remarks.append(f"The best model cannot be saved whole, but its weights are: {fault}")
     return remarks
