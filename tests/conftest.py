@@ -200,7 +200,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(params=["FIFO", "socket", "device"])
 def irregular(request: pytest.FixtureRequest) -> Callable[[Path], Path]:
-    """Makes something of a name that is no regular file, and returns the name; opening it might take for ever."""
+    """Makes a FIFO, a socket or a link to a device of this name, and returns the name; opening it might hang."""
 
     def make(path: Path) -> Path:
         if request.param == "device":

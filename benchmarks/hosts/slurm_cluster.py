@@ -180,6 +180,7 @@ class Cluster:
         for node in NODES:
             for part in ("spool", "tmp"):
                 (self.folder / node / part).mkdir(parents=True, exist_ok=True)
+            (self.folder / node / "tmp").chmod(0o1777)  # like any /tmp: jobs of other users write there
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)

@@ -31,7 +31,7 @@ HERE = str(Path(__file__).resolve())
 
 
 def train(stamps, worker=None):
-    """Train for ever; write the time and the number of batches after every ten of them."""
+    """Train endlessly; write the time and the number of batches after every ten of them."""
     from lstm import Lstm
 
     lstm = Lstm(seed=1 if worker is None else worker.rank)
@@ -54,7 +54,7 @@ def train(stamps, worker=None):
 
 
 def run_rank(folder):
-    """Be the controller, which lets its workers train for ever, or a worker."""
+    """Be the controller, which lets its workers train endlessly, or a worker."""
     from nnlo_opt.controller import Controller, Worker, is_controller
 
     class Endless(Controller):

@@ -33,7 +33,7 @@ def play(scenario: Scenario, transport: Transport, timeout_s: float = 60.0) -> N
     """Play this endpoint's part of a scenario. Collective: every endpoint, each in its own process, must call it."""
     steps = scenario(transport)
     done = object()
-    assert wait_until(lambda: next(steps, done) is done, timeout_s), f"end {transport.rank} waits for ever"
+    assert wait_until(lambda: next(steps, done) is done, timeout_s), f"end {transport.rank} never returns"
     assert transport.poll() is None, "more has come than was sent"
     transport.flush(timeout_s)
 
@@ -45,7 +45,7 @@ def play_in_turns(scenario: Scenario, ends: Sequence[Transport]) -> None:
         under_way = [steps for steps in under_way if next(steps, under_way) is None]
         if not under_way:
             break
-    assert not under_way, f"{len(under_way)} of {len(ends)} ends wait for ever"
+    assert not under_way, f"{len(under_way)} of {len(ends)} ends never return"
     assert all(end.poll() is None for end in ends), "more has come than was sent"
 
 

@@ -210,7 +210,7 @@ def test_other_samples_are_refused_when_a_run_is_resumed(folder):
     assert set(read_ledger(folder / "checkpoints/other").identity.data.made) == {"get_train", "get_val"}
     np.save(folder / "y.npy", y[::-1])
     refused = launcher.run(2, [*training, "--epochs", "2", "--restore"], folder, code=2)
-    assert "the data differ: `get_train` returns other samples than before; seed whatever draws" in refused.err
+    assert "the data differ: `get_train` returns other samples than before; seed all random draws" in refused.err
 
 
 def test_samples_that_differ_from_rank_to_rank_fail_with_a_sentence(folder):

@@ -97,7 +97,7 @@ def test_wrong_use_fails_the_trial_in_a_sentence(tmp_path):
     assert reasons["twice"] == reasons["another"]
     assert "Received: a second group, while" in reasons["twice"]
     assert "Received: MPI.COMM_WORLD, which has ranks outside of the block." in reasons["all"]
-    assert "Received: str, which is none. Pass the `comm` of the objective." in reasons["none"]
+    assert "Received: str, which is not one. Pass the `comm` of the objective." in reasons["none"]
     assert summary(tmp_path)["n_trials"]["failed"] == 4
 
 

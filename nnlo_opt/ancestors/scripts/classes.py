@@ -97,7 +97,7 @@ class Data(nnlo_opt.Data):
     """Data with the helpers of the ancestors."""
 
     def generate_data_inf(self) -> Iterator[Any]:
-        """Yield batches for ever."""
+        """Yield batches endlessly."""
         while True:
             yield from self.generate_data()
 

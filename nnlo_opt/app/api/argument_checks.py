@@ -57,7 +57,7 @@ def check_names(given: Mapping[str, Any], known: Collection[str], of_optimize: C
     )
 
 
-_NONE = "is none"
+_NONE = "is unknown"
 
 
 def _meaning(name: str, of_optimize: Collection[str]) -> str:

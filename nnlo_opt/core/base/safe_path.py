@@ -4,8 +4,8 @@ Anyone who may write to a run directory can replace any file by a link, a FIFO o
 accessed by a `SafePath`: each call opens the folder, then each folder below it relative to the descriptor of the one
 above. A path swapped for a link between two calls, or during one, is refused, too.
 
-For files whose code is executed, and for the folder of `--cache-data`, the whole path is checked: whoever can rename a
-folder on the path can replace the file.
+For files whose code is executed, and for the folder of `--cache-data`, the whole path is checked: anyone who can rename
+a folder on the path can replace the file.
 """
 
 import errno

@@ -40,7 +40,7 @@ _SPIN_S = 3e-4
 
 #: lines of a bell; if there are more transports, several share a line
 N_LINES = 256
-#: seconds after a look in which the bell is not looked at again; rings in this time are heard by the next look
+#: seconds between two looks at the bell; a ring in between is noticed by the next look
 _SAME_MOMENT_S = 10e-6
 _RINGS = [bytes([line]) for line in range(N_LINES)]
 

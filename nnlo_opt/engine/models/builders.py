@@ -73,7 +73,7 @@ def names_objective(spec: str) -> bool:
 
 
 def objective_in(spec: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    """Return the objective that the Python file `spec` defines, as its text has it; None if there is none."""
+    """Return the objective that the Python file `spec` defines, found in its text; None if there is none."""
     path = Path(spec)
     statements = syntax_tree(path).body if path.suffix == ".py" else []
     functions = (s for s in statements if isinstance(s, ast.FunctionDef | ast.AsyncFunctionDef))
@@ -128,7 +128,7 @@ class TrialDefinition:
     function: str = ""
     #: fingerprint of that function; empty if the files are the model
     fingerprint: str = ""
-    #: what makes it the objective that it is, and what is said if it differs, if it is no file: as of `ModelFile`
+    #: `parts` and `notes` of `core.trials.identity.ModelFile`, for an objective that is not a file
     parts: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] | None = None
     #: False if a part of its module was executed, from which it cannot be built

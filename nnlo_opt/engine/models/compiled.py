@@ -1,7 +1,8 @@
-"""What a model says of its own training, and what of it holds beside the options of a run.
+"""Settings that a compiled model brings to its training, and which of them are used beside the options of a run.
 
-A framework reads it off a model (`engine.models.keras.compiled`). An option that is given or searched replaces it, and
-it replaces the default of an option. What does not hold is named to the user.
+The adapter of a framework reads them from the model (`engine.models.keras.compiled`). An option that is given or
+searched takes precedence over them, and they take precedence over the default of an option. The user is told which
+settings are ignored.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -48,7 +49,7 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What a user has chosen in other ways than by `compile`."""
+    """What a user has chosen by options, parameters and functions of the module, not by `compile`."""
 
     #: options with the values of a point
     training: TrainingOptions

@@ -98,7 +98,7 @@ def _loaded(statement: ast.stmt) -> set[str]:
 
 
 def _is_of_script(statement: ast.stmt) -> bool:
-    """Return True for what the file does only as a script."""
+    """Return True for a statement that has an effect only if the file is run as a script."""
     return isinstance(statement, ast.If) and any(
         isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
     )

@@ -43,7 +43,7 @@ class OutputMetric:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The metrics that a model is to be measured by."""
+    """The metrics requested for a model."""
 
     metrics: tuple[OutputMetric, ...] = ()
     #: names of metrics that are an accuracy of the losses, which is counted as `acc`
@@ -100,10 +100,10 @@ def asked_metrics(
 
 
 def merging(adapter: ModelAdapter, x: Arrays, y: Arrays) -> tuple[str, ...]:
-    """Return the metrics whose states add up: those of two parts of some samples give that of all of them.
+    """Return the metrics whose states add up: the sum of the states of two parts of some samples is that of the whole.
 
     Args:
-        adapter: adapter that takes all of its metrics for such.
+        adapter: adapter that treats all of its metrics as additive.
         x, y: some samples, at least two.
     """
     n = n_samples(x)

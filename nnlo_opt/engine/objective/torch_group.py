@@ -156,7 +156,7 @@ class Call:
 
             self._opened = None
             # A thread of gloo needs the interpreter's lock to release an exchange. If it has not had it before the
-            # group is freed, the group's destructor waits for the thread, with the lock, for ever.
+            # group is freed, the group's destructor waits forever for the thread, with the lock.
             time.sleep(_RELEASES_S)
             _reset_accelerate()
             clear_frames(error)
@@ -191,7 +191,7 @@ def clear_frames(error: BaseException | None) -> None:
 def _refuse_foreign(comm: Any) -> None:
     """Raise ConfigurationError if `comm` is not a communicator of the calling ranks."""
     if comm is not None and not (hasattr(comm, "allgather") and comm):
-        given = f"{type(comm).__name__}, which is none"
+        given = f"{type(comm).__name__}, which is not one"
     elif comm is not None and Call.running and comm.Get_name() == "MPI_COMM_WORLD" and comm.Get_size() > 1:
         given = "MPI.COMM_WORLD, which has ranks outside of the block"
     else:

@@ -65,7 +65,7 @@ class SearchService(ABC):
         An object can only be the algorithm of a search in this process.
 
         Raises:
-            ConfigurationError: as `make_search`, or a start point is none of the space.
+            ConfigurationError: as `make_search`, or a start point is not in the space.
         """
         request = {"algorithm": algorithm, "space": space.to_json(), "seed": seed, "options": dict(options)}
         remark: str = self._ask({"op": "start", **request})["remark"]

@@ -258,8 +258,8 @@ def test_an_argument_that_a_parameter_does_not_have_is_refused(make, words):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"n_random_starts": 3}, "which is none. `help"),
-        ({"validation_split": 0.2}, "which is none. `help"),
+        ({"n_random_starts": 3}, "which is unknown. `help"),
+        ({"validation_split": 0.2}, "which is unknown. `help"),
         ({"num_iteration": 3}, "Did you mean `num_iterations`"),
         ({"optimizer": "adamax"}, "Received: 'adamax'.$"),
         ({"objective": "loss"}, "such as loss:min or loss:max. Received: 'loss'"),

@@ -56,7 +56,7 @@ def at_once(function, arguments):
         thread.start()
     for thread in threads:
         thread.join(30.0)
-    assert len(results) == len(threads), "a rank waits for ever"
+    assert len(results) == len(threads), "a rank still waits"
     return [results[i] for i in range(len(threads))]
 
 

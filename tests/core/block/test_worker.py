@@ -227,7 +227,7 @@ class WithOneThatFails(Collective):
 
 
 def test_no_step_begins_after_one_in_which_another_rank_failed():
-    """The other one does not take part any more: this one would wait for it for ever."""
+    """The other worker no longer takes part: this one would wait for it forever."""
     group = WithOneThatFails()
     options = options_of(mode="allreduce")
     bench = Bench(linear_tasks(SOURCE, FOLDS, options)(), Partners(team=group))

@@ -368,5 +368,5 @@ def test_what_a_file_cannot_say_without_code_is_said(tmp_path):
         for name, data in parts.items():
             archive.writestr(name, data)
     found = outcome(open_model(str(tmp_path / "foreign.keras")).build({}))
-    assert found.unused.startswith("Not taken from `compile`: all that `")
+    assert found.unused.startswith("Not taken from `compile`: all settings in `")
     assert "it needs `os`" in found.unused

@@ -246,7 +246,7 @@ def _data_difference(known: DataFiles | None, asked: DataFiles | None) -> str:
         was, is_now = ("samples" if data.made else "files" for data in (known, asked))
         what = f"they were {was}, now {is_now}: see `{made}`"
     elif changed := [name for name in known.made | asked.made if known.made.get(name) != asked.made.get(name)]:
-        what = f"`{changed[0]}` returns other samples than before; seed whatever draws, shuffles or splits them"
+        what = f"`{changed[0]}` returns other samples than before; seed all random draws, shuffles and splits"
     elif changed := [old[0] for old, new in zip(known.files, asked.files, strict=False) if old != new]:
         what = f"the first file that is not the same is `{changed[0]}`"
     return f"the data differ: {what}"

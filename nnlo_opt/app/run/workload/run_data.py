@@ -234,7 +234,7 @@ class RunData:
             source, _ = self.source(files)
             joined = JoinedSource([self.training.source, source])  # they must match
             return joined, np.arange(self.training.source.info.n_samples, joined.info.n_samples)
-        # Together with a file of training samples, which test samples must match.
+        # A file of training samples is opened with them, so that a test sample of another shape is refused.
         known = self.training.files[0]
         source, _ = self.source([known.path, *files])
         return source, np.arange(known.n_samples, source.info.n_samples)

@@ -194,7 +194,7 @@ class ModuleWorkload:
             if data.made.get(name) != fingerprint:
                 raise TrialError(
                     f"`{name}` of {self.maker.definition.source} must return the same samples on every rank. Received: "
-                    "others here than on the first one. Seed whatever draws, shuffles or splits them."
+                    "others here than on the first one. Seed all random draws, shuffles and splits."
                 )
 
     def open_program(self, start: CallObjective) -> UserObjective:

@@ -1,6 +1,6 @@
 """State of Keras callbacks in a checkpoint: the plain data in their attributes, and never a pickle.
 
-Functions, classes and paths in attributes are settings, which `get_callbacks` makes again.
+Functions, classes and paths in attributes are settings, which `get_callbacks` creates anew.
 """
 
 from collections.abc import Mapping

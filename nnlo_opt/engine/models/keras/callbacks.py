@@ -33,8 +33,8 @@ class KerasCallbacks:
     Args:
         callbacks: Keras callbacks.
         epochs: epochs of the full training, shown to callbacks.
-        is_strict: True to end a training for what a callback changes without effect, or keeps and cannot be saved; else
-            callbacks whose data cannot be saved begin afresh after a resume.
+        is_strict: True to fail a training if a callback changes something without effect, or has an attribute that
+            cannot be saved; if False, callbacks whose data cannot be saved begin afresh after a resume.
         is_scheduled: True if they may not change the learning rate, as an option does.
     """
 
@@ -165,8 +165,8 @@ class KerasCallbacks:
         now = self._settings_of(model)
         if changed := [what for what, value in now.items() if value != self._fixed[what]]:
             raise TrialError(
-                "A callback may change the learning rate, the weights and `stop_training`, as nothing else acts on the "
-                f"training. Received: one of {self} that changes {changed[0]}."
+                "A callback may change the learning rate, the weights and `stop_training`, because nothing else has an "
+                f"effect. Received: one of {self} that changes {changed[0]}."
             )
 
 

@@ -36,7 +36,7 @@ _METHODS = {
 }
 #: optimizers without squares of gradients
 _LINEAR = ("sgd", "lion")
-#: attribute of a model from a file, with what cannot be read of its `compile`
+#: attribute of a model from a file: which of its settings of `compile` cannot be read
 _FAULT = "_nnlo_opt_compile_fault"
 #: reductions that are the mean of a batch
 _MEANS = ("sum_over_batch_size", "mean", "auto")
@@ -113,7 +113,7 @@ def compile_as_saved(model: Any, path: Path) -> None:
         model.compile(**keras.saving.deserialize_keras_object(config, safe_mode=True))
     except Exception as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        note_unread(model, f"all that `{path}` has of it ({reason}; `get_model` of a Python file may compile)")
+        note_unread(model, f"all settings in `{path}` ({reason}; compile in `get_model` of a Python file instead)")
 
 
 def note_unread(model: Any, what: str) -> None:

@@ -131,7 +131,7 @@ def saved_model(path: Path, *, fresh: bool) -> Any:
         if not fresh:
             load_legacy_weights(model, path)
         if is_compiled(path):
-            note_unread(model, f"all that `{path}` has of it (save the model as `.keras`)")
+            note_unread(model, f"all settings in `{path}` (save the model as `.keras`)")
         return model
     try:
         model = keras.saving.load_model(str(regular(path)), compile=False, safe_mode=True)

@@ -1,4 +1,4 @@
-"""Metrics of Keras as pure functions of their states, which add up over samples or are carried through all of them."""
+"""Metrics of Keras as pure functions of their states: additive over samples, or updated through all samples in turn."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from nnlo_opt.engine.models.metrics import Asked, OutputMetric, asked_metrics, o
 
 
 def metrics_of(request: Any, terms: Sequence[LossTerm], weighted: Any = None) -> Asked:
-    """Return the metrics of `compile` or `get_metrics`; ConfigurationError if they are none of Keras."""
+    """Return the metrics of `compile` or `get_metrics`; ConfigurationError for one that is not Keras's."""
     return asked_metrics(request, terms, _named, weighted)
 
 
@@ -64,7 +64,7 @@ class States:
 
     @property
     def modes(self) -> dict[str, str]:
-        """Metric -> "max" or "min", by which it is better, of those of which Keras knows it."""
+        """Metric -> "max" or "min", whichever is better; only metrics of which Keras knows the direction."""
         directions = ((one.name, getattr(one.metric, "_direction", None)) for one in self._metrics)
         return {name: "max" if direction == "up" else "min" for name, direction in directions if direction}
 

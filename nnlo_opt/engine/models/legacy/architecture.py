@@ -200,7 +200,7 @@ class _Graph:
         """Return the inputs or outputs of the model; a single one is not in a list."""
         if _is_ref(data):
             name, index, tensor = data[:3]
-            # Keras 3 counts the construction of a model as its first call here, and only here.
+            # Only here does Keras 3 count the construction of a model as its first call.
             is_functional = self._classes[name] in {"Model", "Functional"}
             return [name, index - self._skipped.get(name, 0) + is_functional, tensor]
         if isinstance(data, dict):

@@ -13,7 +13,7 @@ Config = dict[str, Any]
 
 
 class Untranslatable(ValueError):
-    """Error for a layer without counterpart in Keras 3: the sentence `subject` `predicate`.
+    """A layer has no counterpart in Keras 3. The message is a sentence of `subject` and `predicate`.
 
     Args:
         predicate: reason, beginning with its verb.

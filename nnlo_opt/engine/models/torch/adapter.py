@@ -136,7 +136,7 @@ class TorchAdapter:
         model: torch module; it is moved to the GPU if there is one.
         terms: loss of each output.
         metrics: further metrics of the outputs, for `evaluate`.
-        merging: names of the metrics whose states add up over samples; None for all that say so.
+        merging: names of the metrics whose states add up over samples; None for all that declare it.
 
     Raises:
         TrialError: if the module cannot be trained.

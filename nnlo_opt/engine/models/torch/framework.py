@@ -125,7 +125,7 @@ def compiled_of(model: Any) -> Compiled:
 
 
 def metrics_of(request: Any, terms: Sequence[LossTerm], weighted: Any = None) -> Asked:
-    """Return the metrics of `get_metrics`; ConfigurationError if they are none of torchmetrics."""
+    """Return the metrics of `get_metrics`; ConfigurationError for one that is not of torchmetrics."""
     from nnlo_opt.engine.models.torch import metrics
 
     return metrics.metrics_of(request, terms)

@@ -1,6 +1,6 @@
-"""Metrics of torchmetrics, which says of each state whether it adds up over samples.
+"""Metrics of torchmetrics, which declares for each state whether it adds up over samples.
 
-The module of the user imports torchmetrics; this package does not need it.
+The user's module imports torchmetrics; this package does not need it.
 """
 
 import re
@@ -19,7 +19,7 @@ from nnlo_opt.engine.models.torch.comparison import Comparison, aligned
 
 
 def metrics_of(request: Any, terms: Sequence[LossTerm]) -> Asked:
-    """Return the metrics of `get_metrics`; ConfigurationError if they are none of torchmetrics."""
+    """Return the metrics of `get_metrics`; ConfigurationError for one that is not of torchmetrics."""
     return asked_metrics(request, terms, _named)
 
 
@@ -40,7 +40,7 @@ class States:
 
     Args:
         metrics: metrics of the outputs.
-        merging: names of those whose states add up over samples; None for all that say so.
+        merging: names of those whose states add up over samples; None for all that declare it.
         device: device of the outputs.
     """
 
