@@ -388,7 +388,7 @@ def test_what_an_older_file_says_is_named_as_not_read(tmp_path):
     compiled(optimizer="sgd", loss="mse").save(tmp_path / "m.h5")
     found = outcome(open_model(str(tmp_path / "m.h5")).build({}))
     assert (found.replaced, found.taken) == ("", "")
-    assert found.unused.endswith("m.h5` has of it (save the model as `.keras`).")
+    assert found.unused.endswith("m.h5` (save the model as `.keras`).")
 
 
 def test_what_a_file_cannot_say_without_code_is_said(tmp_path):
