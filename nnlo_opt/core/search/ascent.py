@@ -49,10 +49,12 @@ class Ascents:
     def run(self, n_steps: int) -> None:
         """Make at most `n_steps` steps with each ascent."""
         for _ in range(n_steps):
-            self._going = self._going[np.abs(self._pull(self._going)).max(axis=1, initial=0.0) > _FLAT]
+            pulls = self._pull(self._going)
+            goes_on = np.abs(pulls).max(axis=1, initial=0.0) > _FLAT
+            self._going = self._going[goes_on]
             if not len(self._going):
                 return
-            self._step(self._going)
+            self._step(self._going, pulls[goes_on])
 
     def _evaluated(self, rows: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values, gradients = self._function(rows, points)
@@ -62,10 +64,10 @@ class Ascents:
         """Return the projected gradient: how far a step along the gradient gets within the cube, (len(rows), d)."""
         return np.clip(self.points[rows] - self._gradients[rows], 0.0, 1.0) - self.points[rows]
 
-    def _directions(self, rows: np.ndarray) -> np.ndarray:
-        """Return the directions of the next step, (len(rows), d)."""
+    def _directions(self, rows: np.ndarray, pulls: np.ndarray) -> np.ndarray:
+        """Return the directions of the next step, (len(rows), d), where the projected gradients are `pulls`."""
         gradients = self._gradients[rows]
-        pulled = np.where(self._pull(rows) == 0.0, 0.0, gradients)
+        pulled = np.where(pulls == 0.0, 0.0, gradients)
         direction = np.matmul(self._inverses[rows], pulled[..., None])[..., 0]
         # Before the first step the curvature is unknown, so that step is at most as long as the cube is wide.
         direction /= np.where(self._is_estimated[rows], 1.0, np.maximum(np.linalg.norm(pulled, axis=1), 1.0))[:, None]
@@ -73,9 +75,9 @@ class Ascents:
         is_downhill = (direction * gradients).sum(axis=1) > 0.0
         return -np.where(is_downhill[:, None], direction, pulled)
 
-    def _step(self, rows: np.ndarray) -> None:
+    def _step(self, rows: np.ndarray, pulls: np.ndarray) -> None:
         """Make one step in each of the ascents `rows`; those that gain nothing end."""
-        directions, lengths, gone_on = self._directions(rows), np.ones(len(rows)), []
+        directions, lengths, gone_on = self._directions(rows, pulls), np.ones(len(rows)), []
         for _ in range(_N_SHORTER):
             tried = np.clip(self.points[rows] + lengths[:, None] * directions, 0.0, 1.0)
             losses, gradients = self._evaluated(rows, tried)
@@ -83,12 +85,14 @@ class Ascents:
             gained = losses - self._losses[rows]
             is_enough = gained <= _ENOUGH * np.minimum(promised, 0.0)
             is_over = is_enough & (-gained <= _NO_GAIN * np.maximum(1.0, np.abs(losses)))
+            if is_enough.all():  # the usual case, in which selecting rows would cost more than the step
+                self._accept(rows, tried, losses, gradients)
+                gone_on.append(rows[~is_over])
+                break
             gone_on.append(rows[is_enough & ~is_over])
             self._accept(rows[is_enough], tried[is_enough], losses[is_enough], gradients[is_enough])
             # Minimum of the interpolating parabola, kept between a tenth and a half of the step.
             rows, directions, lengths = rows[~is_enough], directions[~is_enough], lengths[~is_enough]
-            if not len(rows):
-                break
             promised, missed = promised[~is_enough], (gained - promised)[~is_enough]
             lengths = lengths * np.clip(-0.5 * promised / np.maximum(missed, 1e-300), 0.1, 0.5)
         self._going = np.sort(np.concatenate(gone_on))
@@ -97,14 +101,18 @@ class Ascents:
         steps, changes = points - self.points[rows], gradients - self._gradients[rows]
         curvatures = (steps * changes).sum(axis=1)
         # A pair with negative curvature would spoil the estimate.
-        some = np.flatnonzero(curvatures > 1e-10 * (changes**2).sum(axis=1))
-        self._update(rows[some], steps[some], changes[some], curvatures[some])
+        is_convex = curvatures > 1e-10 * (changes**2).sum(axis=1)
+        if is_convex.all():
+            self._update(rows, steps, changes, curvatures)
+        else:
+            self._update(rows[is_convex], steps[is_convex], changes[is_convex], curvatures[is_convex])
         self.points[rows], self._losses[rows], self._gradients[rows] = points, losses, gradients
 
     def _update(self, rows: np.ndarray, steps: np.ndarray, changes: np.ndarray, curvatures: np.ndarray) -> None:
         first = ~self._is_estimated[rows]
-        self._inverses[rows[first]] *= (curvatures / (changes**2).sum(axis=1))[first, None, None]
-        self._is_estimated[rows] = True
+        if first.any():
+            self._inverses[rows[first]] *= (curvatures / (changes**2).sum(axis=1))[first, None, None]
+            self._is_estimated[rows] = True
         turned = np.matmul(self._inverses[rows], changes[..., None])[..., 0]
         steps = steps / curvatures[:, None]
         weights = curvatures + (changes * turned).sum(axis=1)

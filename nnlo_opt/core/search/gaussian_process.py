@@ -35,8 +35,9 @@ _LOGIT_ADDITIVE, _LOGIT_BOUNDS = (0.0, 1.5), (-6.0, 6.0)
 _LOG_BOUNDS = {"length": (-3.5, 6.0), "scale": (-4.0, 6.0), "noise": (-16.0, 1.0)}
 #: most steps of the optimisation of hyperparameters
 _MAX_STEPS = 60
-#: kernels are looked up if a parameter has at least this many pairs of points per distinct distance
-_N_REPEATED = 8
+#: kernels are looked up if a parameter has at least this many pairs of points per distinct distance, or points per
+#: distinct value; the latter only for many points
+_N_REPEATED, _MANY_POINTS = 8, 100
 #: fraction of the process variance added to the diagonal, which keeps the covariance of close points invertible
 _JITTER = 1e-9
 
@@ -387,9 +388,19 @@ class Posterior:
 
         A parameter without a column is constant.
         """
-        total = np.full((len(one), len(other)), n - len(np.unique(groups)), dtype=float)
-        for group in np.unique(groups):
-            total += _matern(_distances(one[:, groups == group], other[:, groups == group]))[0]
+        different = np.unique(groups)
+        total = np.full((len(one), len(other)), n - len(different), dtype=float)
+        for group in different:
+            mine, others = one[:, groups == group], other[:, groups == group]
+            if len(mine) >= _MANY_POINTS:
+                # The columns of a category are 0 but for one, so the product tells categories apart.
+                _, first, numbers = np.unique(
+                    mine @ np.arange(1.0, mine.shape[1] + 1.0), return_index=True, return_inverse=True
+                )
+                if len(first) * _N_REPEATED <= len(mine):
+                    total += _matern(_distances(mine[first], others))[0][numbers]
+                    continue
+            total += _matern(_distances(mine, others))[0]
         return total
 
     def _positive(self, variance: np.ndarray) -> np.ndarray:

@@ -35,6 +35,7 @@ CALLS = {
     "unlink": lambda path: path.unlink(missing_ok=True),
     "remove": lambda path: path.remove(),
     "replace": lambda path: path.replace(path.with_name("other")),
+    "link": lambda path: path.with_name("other").hardlink_to(path),
     "write whole": lambda path: atomic_write(path, b"new"),
     "make folders": lambda path: make_directory(path / "below"),
     "sync": lambda path: path.sync(),
@@ -70,6 +71,18 @@ def test_a_link_is_removed_or_replaced_itself(run, outside, name):
     os.symlink(outside / "file", run.root / "note")
     CALLS[name](run / "note")
     assert not os.path.islink(run.root / "note")
+    assert content(outside) == {outside / "file": b"precious"}
+
+
+def test_another_name_of_a_file_is_that_file_and_a_link_is_not_followed_for_it(run, outside):
+    (run / "note").write_bytes(b"text")
+    (run / "other").hardlink_to(run / "note")
+    assert os.path.samestat((run / "note").stat(), (run / "other").stat())
+    with pytest.raises(FileExistsError):
+        (run / "other").hardlink_to(run / "note")
+    os.symlink(outside / "file", run.root / "link")
+    (run / "third").hardlink_to(run / "link")
+    assert os.path.islink(run.root / "third")
     assert content(outside) == {outside / "file": b"precious"}
 
 

@@ -14,7 +14,7 @@ from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.trials.checkpoint import load_weights
 from nnlo_opt.engine.models.keras import framework as keras_model
 from nnlo_opt.engine.models.keras.adapter import KerasAdapter
-from nnlo_opt.engine.models.keras.callbacks import KerasCallbacks
+from nnlo_opt.engine.models.keras.callbacks import KerasCallbacks, with_keras_names
 from nnlo_opt.engine.models.losses import LossTerm
 from tests.helpers import effort
 from tests.helpers.adapters import N_CLASSES, N_FEATURES, keras
@@ -27,6 +27,18 @@ pytestmark = pytest.mark.keras
 
 N_TRAIN, BATCH, EPOCHS = 60, 20, 7
 KNOWN = ["loss", "acc", "val_loss", "val_acc"]
+
+
+def test_accuracies_have_kerass_names_too():
+    named = with_keras_names({"loss": 1.0, "acc": 0.5, "val_tags_acc": 0.25, "val_mass": 2.0})
+    assert named == {
+        "loss": 1.0,
+        "acc": 0.5,
+        "val_tags_acc": 0.25,
+        "val_mass": 2.0,
+        "accuracy": 0.5,
+        "val_tags_accuracy": 0.25,
+    }
 
 
 def samples():

@@ -116,8 +116,8 @@ def test_outputs_can_be_averaged_and_an_unchanged_model_keeps_its_weights(policy
 
 
 def test_what_is_not_honoured_is_said():
-    assert keras_model.precision_remark(model("mixed_float16")) == ""
-    assert "Weights in bfloat16 are trained" in keras_model.precision_remark(model("bfloat16"))
+    assert keras_model.remarks_on(model("mixed_float16")) == []
+    assert "Weights in bfloat16 are trained" in keras_model.remarks_on(model("bfloat16"))[0]
     assert arguments_of(compiled("mixed_float16")).unused == ()
     assert arguments_of(compiled("mixed_float16", 1000.0)).unused == (
         "initial_scale=1000 of LossScaleOptimizer (it begins at 1024)",
