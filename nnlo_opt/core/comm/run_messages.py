@@ -51,22 +51,26 @@ class Check(Message):
     space: Json = None
     follows_compile: bool = True
     follows_metrics: bool = True
+    follows_optimizer: bool = True
     calls_back: bool = True
+    n_workers: int = 1
 
 
 class Inspect(Message):
     """Load the model module and the data. `report`: send the findings (one rank only); otherwise only get ready.
 
-    `space`: search space, if it does not come from the model module. `follows_compile`, `follows_metrics` and
-    `calls_back`: False for a run begun by a version that took nothing from the `compile` of a model, or ignored its
-    metrics or callbacks.
+    `space`: search space, if it does not come from the model module. `follows_compile`, `follows_metrics`,
+    `follows_optimizer` and `calls_back`: False for a run begun by a version that took nothing from the `compile` of a
+    model, or ignored its metrics, optimizers of its framework, or callbacks. `n_workers`: most workers of a master.
     """
 
     report: bool
     space: Json = None
     follows_compile: bool = True
     follows_metrics: bool = True
+    follows_optimizer: bool = True
     calls_back: bool = True
+    n_workers: int = 1
 
 
 class Prepared(Message):

@@ -19,7 +19,7 @@ from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.core.update_rules.clipping import CLIPPINGS, Clipping
 from nnlo_opt.core.update_rules.effect import have_same_steps
 from nnlo_opt.core.update_rules.layers import Layer
-from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
+from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS, Optimizer
 from nnlo_opt.core.update_rules.registry import RULES, default_values
 from nnlo_opt.core.update_rules.rule import UpdateRule
 from nnlo_opt.core.update_rules.staleness import StalenessPolicy
@@ -30,6 +30,10 @@ MODES = tuple(RULES)
 EXCHANGES = ("auto", "messages")
 #: options of an optimizer besides its own parameters
 BESIDE = ("weight_decay", "no_decay", *CLIPPINGS, "ema")
+#: options that only the optimizers of `OPTIMIZERS` have
+_OF_TWINS = ("optimizer_params", "weight_decay", "no_decay", "momentum_correction")
+#: fields that are no options
+_NOT_SAID = ("rules", "given", "own_optimizer", "own")
 #: integer options -> what they count
 _COUNTS = {"batch": "samples", "epochs": "epochs", "sync_every": "batches", "checkpoint_interval": "epochs"}
 
@@ -93,6 +97,10 @@ class TrainingOptions:
     rules: Mapping[str, UpdateRule] = field(default_factory=lambda: RULES, compare=False, repr=False)
     #: names of the options that were given or searched, which a model does not change
     given: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    #: optimizer that the model brings and that its framework runs, in words; empty for `optimizer`
+    own_optimizer: str = field(default="", compare=False, repr=False)
+    #: that optimizer, on a rank with the model
+    own: Optimizer | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "TrainingOptions":
@@ -152,6 +160,8 @@ class TrainingOptions:
 
     def steps_by(self, *, own: bool) -> str:
         """Return the optimizer used for the steps, "" if the rule steps by itself; `own`: the model trains itself."""
+        if self.own_optimizer:
+            return self.own_optimizer
         if (own or self.rule.steps_at_workers) and self.worker_optimizer:
             name = "worker_optimizer"
         else:
@@ -168,6 +178,7 @@ class TrainingOptions:
         """
         rule = self.rules[mode or self.mode]
         plain: dict[str, Any] = {"mode": mode or self.mode, "momentum_correction": False}
+        plain |= {"own_optimizer": "", "own": None}
         if name != "learning_rate":
             plain |= {"optimizer_params": {}, "worker_optimizer_params": {}}
         values: tuple[Any, Any] = (0.01, 0.02) if name in ("learning_rate", "weight_decay") else ("sgd", "adam")
@@ -185,7 +196,7 @@ class TrainingOptions:
     @property
     def shares_steps(self) -> bool:
         """True if each rank with shared memory applies only a part of every step."""
-        return self.exchange == "auto" and self.rule.parts_steps
+        return self.exchange == "auto" and self.rule.parts_steps and not self.own_optimizer
 
     @property
     def overlaps(self) -> bool:
@@ -196,7 +207,8 @@ class TrainingOptions:
     def clips_mean(self) -> bool:
         """True if the master clips the mean of the workers' gradients; else each worker clips its own."""
         # Between two exchanges a worker follows its own gradients.
-        return self.synchronous and self.sync_every == 1 and self.rule.averages_gradients
+        is_mean = self.synchronous and self.sync_every == 1 and self.rule.averages_gradients
+        return is_mean and not self.own_optimizer
 
     def clipping(self, layers: Sequence[Layer]) -> Clipping | None:
         """Return what clips a gradient of a model of these layers; None if nothing does."""
@@ -295,17 +307,63 @@ class TrainingOptions:
 
         Args:
             steps: optimizer, learning_rate and optimizer_params of the model, and those of `BESIDE` that it has; empty
-                if it brings none.
+                if it brings none. Those of an optimizer that the framework runs are its words as `own`, and its `ema`.
         """
         if not steps or "optimizer" in self.given:
             return self
+        if "own" in steps:
+            of_worker = self.rule.steps_at_workers and self.worker_optimizer
+            ema = self.ema if "ema" in self.given or not self.keeps_average_of_own else steps.get("ema")
+            return self if of_worker else replace(self, own_optimizer=steps["own"], ema=ema)
         rate = self.learning_rate if "learning_rate" in self.given else steps["learning_rate"]
         parameters = {**steps["optimizer_params"], **self.optimizer_params}
         beside: dict[str, Any] = {}
         if not (self.rule.steps_at_workers and self.worker_optimizer) and self.steps_by(own=False):
             free = (name for name in BESIDE if self.given.isdisjoint(alternatives(name)))
             beside = {name: steps.get(name) for name in free if name != "ema" or self.rule.keeps_average}
+        beside["own_optimizer"] = ""
         return replace(self, optimizer=steps["optimizer"], learning_rate=rate, optimizer_params=parameters, **beside)
+
+    @property
+    def keeps_average_of_own(self) -> bool:
+        """True if the average of weights is kept for an optimizer that the model's framework runs."""
+        return self.rule.keeps_average and self.rule.averages_every_batch
+
+    @property
+    def rate_of_own(self) -> float | None:
+        """Learning rate in place of that of an optimizer that the framework runs; None to keep it."""
+        rates = [self.of_rules[option.name] for option in self.rule.options if option.is_rate]
+        return next((rate for rate in rates if rate is not None), self.learning_rate)
+
+    def check_own(self, n_workers: int, schedule: str = "") -> None:
+        """Raise ConfigurationError if an optimizer that the framework runs cannot take the steps.
+
+        Args:
+            n_workers: workers of a master.
+            schedule: schedule inside of the optimizer, in words; empty if it has none.
+        """
+        if not self.own_optimizer:
+            return
+        if not self.rule.takes_own(self, n_workers):
+            raise ConfigurationError(
+                f"{self.own_optimizer} of the model needs workers that take whole steps: "
+                f"`{spelled('mode', 'allreduce')}`, `{spelled('mode', 'easgd')}`, or `{spelled('mode', 'downpour')}` "
+                f"with one worker. Received: `{spelled('mode', self.mode)}` and {n_workers} "
+                f"worker{'s' * (n_workers > 1)}; choose one of these modes, or one of {', '.join(OPTIMIZERS)} by "
+                f"`{spelled('optimizer')}`."
+            )
+        others = dict.fromkeys(_OF_TWINS, f"is for {', '.join(OPTIMIZERS)}")
+        if not self.keeps_average_of_own:
+            others["ema"] = f"needs `{spelled('mode', 'allreduce')}` here"
+        if schedule:
+            others |= dict.fromkeys(("lr_schedule", "warmup_epochs"), f"and {schedule} exclude each other")
+        defaults = TrainingOptions()
+        for name, rule in others.items():
+            if (value := getattr(self, name)) != getattr(defaults, name):
+                raise ConfigurationError(
+                    f"`{spelled(name)}` {rule}. Received: {value!r} beside {self.own_optimizer} of the model; leave it "
+                    f"out, or choose an optimizer by `{spelled('optimizer')}`."
+                )
 
     def for_updates(self) -> "TrainingOptions":
         """Return the options of the update rule for a model that trains itself: weight differences are added.
@@ -328,7 +386,7 @@ class TrainingOptions:
     def to_json(self) -> dict[str, Any]:
         """Return name -> plain data, options of single update rules included."""
         plain: dict[str, Any] = {}
-        for name in (option.name for option in fields(self) if option.name not in ("rules", "given")):
+        for name in (option.name for option in fields(self) if option.name not in _NOT_SAID):
             value = copy.deepcopy(getattr(self, name))
             plain |= value if name == "of_rules" else {name: value}
         return plain

@@ -1,7 +1,7 @@
 """Facts about a run in each start's first event: its identity, which must not change, and its settings."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
 
 from nnlo_opt.core.base.records import Frozen, Number, Positive, checked, field
 
@@ -100,15 +100,17 @@ class PrunerFacts(_Facts):
 
 
 class Followed(TypedDict):
-    """What of a model holds in a run: its `compile`, and its metrics besides loss and accuracy."""
+    """What of a model holds in a run: its `compile`, metrics besides loss and accuracy, optimizers of its framework."""
 
     follows_compile: bool
     follows_metrics: bool
+    follows_optimizer: bool
 
 
 def followed_in(plain: Mapping[str, Any]) -> Followed:
     """Return what of a model holds in a run with this identity; earlier versions followed less."""
-    return {"follows_compile": "compiled" in plain, "follows_metrics": "metrics" in plain}
+    names = {"follows_compile": "compiled", "follows_metrics": "metrics", "follows_optimizer": "optimizer"}
+    return cast(Followed, {name: key in plain for name, key in names.items()})
 
 
 class RunIdentity(_Facts):

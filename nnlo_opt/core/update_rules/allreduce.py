@@ -89,6 +89,9 @@ class Allreduce(UpdateRule):
     def worker_half(self, options: RuleOptions, n_weights: int) -> AllreduceWorker:
         return AllreduceWorker(n_weights, self.optimizer(options, n_weights))
 
+    def takes_own(self, options: RuleOptions, n_workers: int) -> bool:
+        return type(self) is Allreduce  # a custom rule need not use `optimizer`
+
     def check_groups(self, n_masters: int, n_processes: int) -> None:
         for option, number, rule in (
             ("n_processes", n_processes, "averages over all ranks"),

@@ -27,7 +27,15 @@ from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.update_rules.clipping import Clipping
 from nnlo_opt.core.update_rules.layers import Layer
 from nnlo_opt.core.update_rules.optimizers import Optimizer, make_optimizer
-from nnlo_opt.core.update_rules.rule import GroupHalf, MasterHalf, RuleOptions, UpdateRule, WorkerHalf
+from nnlo_opt.core.update_rules.rule import (
+    Answer,
+    GroupHalf,
+    MasterHalf,
+    RuleOptions,
+    SteppingWorker,
+    UpdateRule,
+    WorkerHalf,
+)
 from nnlo_opt.core.update_rules.staleness import explicit_momentum
 from nnlo_opt.core.update_rules.vectors import FloatVector, add_scaled, scratch_for
 
@@ -151,6 +159,37 @@ class SummingWorker(WorkerHalf):
             super().load_state(state)
 
 
+class FollowingMaster(MasterHalf):
+    """The master's half of a lone worker that takes the steps: the central weights are its weights."""
+
+    answers = Answer.NOTHING
+
+    def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
+        np.copyto(central, update)
+
+    def exchange_block(
+        self, central: FloatVector, update: FloatVector, answer: FloatVector, weight: float, block: slice
+    ) -> None:
+        if update is not central:
+            central[block] = update[block]
+
+    def apply_round(self, central: FloatVector, updates: Sequence[tuple[int, FloatVector]]) -> None:
+        np.copyto(central, updates[0][1])
+
+
+class LoneWorker(SteppingWorker):
+    """The worker's half that takes the steps, with an optimizer that its framework runs."""
+
+    drains = True
+
+    def own(self, central: FloatVector) -> None:
+        self.weights = self.answer = central
+
+    def adopt(self, kind: Answer, answer: FloatVector) -> None:
+        if kind != Answer.NOTHING:
+            super().adopt(kind, answer)
+
+
 class DownpourGroup(GroupHalf):
     """The sub-master's half: (2) over the updates of the group."""
 
@@ -178,12 +217,19 @@ class Downpour(UpdateRule):
     averages_gradients = keeps_average = True
     corrects_momentum = True
 
-    def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> DownpourMaster:
+    def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> MasterHalf:
+        if options.own_optimizer:
+            return FollowingMaster()
         return DownpourMaster(self.optimizer(options, n_weights), options)
 
     def worker_half(self, options: RuleOptions, n_weights: int) -> WorkerHalf:
+        if options.own is not None:
+            return LoneWorker(n_weights, options.own)
         # Local steps use the learning rate of the master's optimizer.
         return gradient_worker(options, n_weights, self.base_learning_rate(options))
+
+    def takes_own(self, options: RuleOptions, n_workers: int) -> bool:
+        return n_workers == 1 and type(self) is Downpour
 
     def group_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> DownpourGroup:
         return DownpourGroup(n_weights)

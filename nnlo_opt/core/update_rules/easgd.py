@@ -247,12 +247,17 @@ class Easgd(UpdateRule):
         if momentum:
             rate = ElasticMomentum.default_learning_rate if rate is None else rate
             optimizer = ElasticMomentum(n_weights, rate, momentum)
+        elif options.own is not None:
+            return options.own
         elif options.worker_optimizer is None:
             parameters = {**options.optimizer_params, **options.worker_optimizer_params}
             optimizer = make_optimizer(options.optimizer, n_weights, rate, parameters)
         else:
             optimizer = make_optimizer(options.worker_optimizer, n_weights, rate, options.worker_optimizer_params)
         return optimizer.beside(options.weight_decay, options.no_decay)
+
+    def takes_own(self, options: RuleOptions, n_workers: int) -> bool:
+        return type(self) is Easgd and not options.of_rules["elastic_momentum"]
 
     def check(self, options: RuleOptions) -> None:
         momentum = options.of_rules["elastic_momentum"]

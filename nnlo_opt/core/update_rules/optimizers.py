@@ -116,7 +116,7 @@ class Optimizer(ABC):
 
     def __init__(self, n_weights: int, learning_rate: float, values: Mapping[str, float | bool]) -> None:
         #: current and initial step size; may be set between steps
-        self.learning_rate = self._first_learning_rate = learning_rate
+        self.learning_rate = self.first_learning_rate = learning_rate
         #: number of steps applied
         self.n_steps = 0
         #: name -> value of every parameter
@@ -200,8 +200,11 @@ class Optimizer(ABC):
             own[part] -= scratch[0][part]
         self._update(own, gradient[block], slots, *scratch)
         if mean is not None:
-            np.copyto(scratch[0], own)
-            decay(mean, self._ema if self.n_steps > 1 else 0.0, scratch[0])
+            self._move_average(mean, own, scratch[0])
+
+    def _move_average(self, mean: FloatVector, weights: FloatVector, scratch: FloatVector) -> None:
+        np.copyto(scratch, weights)
+        decay(mean, self._ema if self.n_steps > 1 else 0.0, scratch)
 
     def _part(self, block: slice) -> _Part:
         """Return what a step on a block needs; cached, because cutting takes longer than one pass."""
@@ -221,7 +224,7 @@ class Optimizer(ABC):
 
     def scale_learning_rate(self, factor: float) -> None:
         """Set the learning rate to `factor` times the initial one."""
-        self.learning_rate = self._first_learning_rate * factor
+        self.learning_rate = self.first_learning_rate * factor
 
     def live_in(self, memory: Sequence[FloatVector]) -> None:
         """Use these vectors, with their contents, as `slots` from now on."""

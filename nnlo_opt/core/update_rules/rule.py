@@ -95,6 +95,14 @@ class RuleOptions(Protocol):
     def of_rules(self) -> Mapping[str, Any]:
         """Name -> value of options of single rules."""
 
+    @property
+    def own_optimizer(self) -> str:
+        """Optimizer that the model brings, and that its framework runs, in words; empty for `optimizer`."""
+
+    @property
+    def own(self) -> Optimizer | None:
+        """That optimizer, on a rank with the model."""
+
 
 #: prefix of the names of `Half.memory` in the state of a half
 _MEMORY = "memory."
@@ -457,12 +465,18 @@ class UpdateRule(ABC):
 
     def optimizer(self, options: RuleOptions, n_weights: int) -> Optimizer:
         """Return the optimizer that `--learning-rate` applies to."""
+        if options.own is not None:
+            return options.own
         optimizer = make_optimizer(options.optimizer, n_weights, options.learning_rate, options.optimizer_params)
         return optimizer.beside(options.weight_decay, options.no_decay, options.ema)
 
     def base_learning_rate(self, options: RuleOptions) -> float:
         """Return the initial learning rate, before schedules and callbacks."""
-        return self.optimizer(options, 1).learning_rate
+        return self.optimizer(options, 1).first_learning_rate
+
+    def takes_own(self, options: RuleOptions, n_workers: int) -> bool:
+        """Return True if each of `n_workers` takes whole steps with `optimizer`, so that its framework can run it."""
+        return False
 
     def check(self, options: RuleOptions) -> None:
         """Raise ConfigurationError for options that the rule does not support; called before anything is trained."""

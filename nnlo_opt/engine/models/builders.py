@@ -347,17 +347,32 @@ class TrialDefinition:
 
         return self._read("get_metrics", holds, "a list of metrics, or a dict of them by the names of the outputs")
 
+    def made_for(self, function: str, first: Any, parameters: Mapping[str, Any]) -> Any:
+        """Return the result of `get_optimizer(module, ...)` or `get_scheduler(optimizer, ...)`.
+
+        Args:
+            function: a function of the module.
+            first: its first argument; the others are those of the model's parameters that it takes.
+        """
+        given = self.arguments_of(function, parameters)
+        for own in _parameters_of(self.functions[function])[:1]:
+            given.pop(own.name, None)
+        return _call({function: partial(self.functions[function], first)}, function, self.source, given)
+
     def _custom_objects(self) -> Mapping[str, Any]:
         own = self._read("get_custom_objects", lambda value: isinstance(value, Mapping), "a dict of objects by name")
         return own or self.custom_objects
 
     @property
     def _of_data(self) -> frozenset[str]:
-        """Names of the parameters of `get_train` and `get_val`."""
-        functions = (self.functions[name] for name in ("get_train", "get_val") if name in self.functions)
-        return frozenset(
-            p.name for function in functions for p in _parameters_of(function) if p.kind is not p.VAR_KEYWORD
-        )
+        """Names of the parameters of other functions of the module than `get_model`."""
+        taken = [
+            p
+            for name, n_own in (("get_train", 0), ("get_val", 0), ("get_optimizer", 1), ("get_scheduler", 1))
+            if name in self.functions
+            for p in _parameters_of(self.functions[name])[n_own:]
+        ]
+        return frozenset(p.name for p in taken if p.kind is not p.VAR_KEYWORD)
 
     def _of_model(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the parameters without those that only `get_train` or `get_val` take."""

@@ -16,6 +16,7 @@ from nnlo_opt.core.update_rules.clipping import CLIPPINGS
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 from nnlo_opt.engine.models.losses import LossRequest, LossTerm, WeightRequest, losses_in_words, request_in_words
 from nnlo_opt.engine.models.metrics import NO_METRICS, Asked
+from nnlo_opt.engine.models.own_optimizer import Own
 
 #: options beside the steps of an optimizer, in words
 _BESIDE = {
@@ -32,12 +33,17 @@ _OF_EACH = " of each trial, here at the middle of the search space"
 class Compiled:
     """Arguments of a model's `compile`, as this package understands them."""
 
+    #: what of the model's module says it
+    said_by: str = "`compile`"
     #: optimizer with its arguments, such as "SGD(learning_rate=0.5)"; empty if there is none
     optimizer: str = ""
     #: training options that make its steps, for `TrainingOptions.with_steps`; empty if none do
     steps: Mapping[str, Any] = field(default_factory=dict)
     #: arguments of the optimizer that these leave out, each with what comes closest
     unused_steps: tuple[str, ...] = ()
+    #: the optimizer itself, if its framework has to take its steps, and its arguments without effect then
+    own: Own | None = None
+    unused_own: tuple[str, ...] = ()
     loss: LossRequest = None
     loss_weights: WeightRequest = None
     #: as `compile` takes them, for `engine.models.metrics`
@@ -45,6 +51,13 @@ class Compiled:
     weighted_metrics: Any = None
     #: other arguments that have no effect here, each with what comes closest
     unused: tuple[str, ...] = ()
+
+    def brings(self, training: TrainingOptions) -> Mapping[str, Any]:
+        """Return the training options that the model brings, for `TrainingOptions.with_steps`."""
+        own = self.own
+        if own is None or (own.differs_in_rate_only and "learning_rate" in training.given):
+            return self.steps
+        return {"own": own.words} | ({} if own.ema is None else {"ema": own.ema})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +104,17 @@ def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm], 
         of_worker = training.rule.steps_at_workers and training.worker_optimizer
         if other := choices.option("worker_optimizer" if of_worker else "optimizer"):
             replaced.append(f"{other} for {compiled.optimizer}")
+        elif training.own_optimizer:
+            taken.append(training.own_optimizer)
+            unused += compiled.unused_own
+            if rate := choices.option("learning_rate"):
+                replaced.append(f"{rate} for the learning rate of {compiled.optimizer}")
+            clips = "clip" in training.own_optimizer
+            if clips and (other := next(filter(None, map(choices.option, CLIPPINGS)), "")):
+                replaced.append(f"{other} for the clipping of {compiled.optimizer}")
+            if compiled.own and compiled.own.ema is not None and not training.keeps_average_of_own:
+                kept = f"`{spelled('mode', 'allreduce')}` keeps one beside it"
+                unused.append(f"the average of the weights of {compiled.optimizer} ({kept})")
         elif not maker:
             unused.append(f"{compiled.optimizer} (the steps are those of {training.rule.name})")
         elif not compiled.steps:
@@ -131,9 +155,9 @@ def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm], 
             unused += [f"metrics {', '.join(asked.unfit)} (no output has classes)"] * bool(asked.unfit)
     unused += compiled.unused
     return Outcome(
-        f"In place of what `compile` said: {'; '.join(replaced)}." if replaced else "",
-        f"Taken from `compile`{_OF_EACH * choices.varies}: {', '.join(taken)}." if taken else "",
-        f"Not taken from `compile`: {'; '.join(unused)}." if unused else "",
+        f"In place of what {compiled.said_by} said: {'; '.join(replaced)}." if replaced else "",
+        f"Taken from {compiled.said_by}{_OF_EACH * choices.varies}: {', '.join(taken)}." if taken else "",
+        f"Not taken from {compiled.said_by}: {'; '.join(unused)}." if unused else "",
     )
 
 

@@ -25,8 +25,14 @@ READ = (
     "get_loss_weights",
     "get_metrics",
     "get_callbacks",
+    "get_optimizer",
+    "get_scheduler",
     "get_custom_objects",
 )
+#: of these, those that act between epochs, by what they return
+CALLED_AT_EPOCHS = {"Callbacks": "get_callbacks", "Schedule": "get_scheduler"}
+#: those for a torch module
+OF_TORCH = ("get_optimizer", "get_scheduler")
 _OPTIMIZER = "{optimizer}, {learning_rate} and {optimizer_params} choose the optimizer"
 _SCHEDULE = "{lr_schedule} and {warmup_epochs} choose the schedule"
 _SPACE = "Name the parameters by `get_model.parameter_range`"
@@ -54,22 +60,34 @@ def refuse_unread(definition: TrialDefinition, figure: str | None = None) -> Non
     """
     if definition.source in map(model_file, builtin_names()):
         return
-    files = [file for file in (definition.source, definition.beside) if file is not None and file.suffix == ".py"]
-    for file in files:
+    for file in _modules(definition):
         _refuse_unread_in(file, definition.functions, (figure or "").rpartition(":")[2])
 
 
-def _refuse_unread_in(file: Path, functions: Collection[str], figure: str) -> None:
+def refuse_functions_of_torch(definition: TrialDefinition) -> None:
+    """Raise ConfigurationError if the module of another model defines a function `OF_TORCH` that it does not call."""
+    for file in _modules(definition):
+        _refuse_unread_in(file, {*definition.functions} & {*OF_TORCH}, "", of_others=OF_TORCH)
+
+
+def _modules(definition: TrialDefinition) -> list[Path]:
+    files = (definition.source, definition.beside)
+    return [file for file in files if file is not None and file.suffix == ".py"]
+
+
+def _refuse_unread_in(file: Path, functions: Collection[str], figure: str, of_others: Collection[str] = ()) -> None:
     tree = syntax_tree(file)
     called = {name for statement in tree.body if not _is_of_script(statement) for name in _loaded(statement)}
     for name in _defined(tree):
-        if name in called or name in READ or name == figure or name not in functions:
+        is_read = name in READ and name not in of_others
+        if name in called or is_read or name == figure or name not in functions:
             continue
         instead = re.sub(r"\{(\w+)\}", lambda option: f"`{spelled(option[1])}`", _INSTEAD.get(name, ""))
         hint = f" {instead}." if instead else did_you_mean(name, READ)
         raise ConfigurationError(
             f"A function `get_*` of a model module must be one of {', '.join(READ)}. Received: `{name}` of {file}, "
-            f"which nothing calls.{hint} Remove it, or begin the name of a helper with an underscore."
+            f"which nothing calls{' for this model' * bool(of_others)}.{hint} Remove it, or begin the name of a helper "
+            "with an underscore."
         )
 
 

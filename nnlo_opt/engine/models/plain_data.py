@@ -5,7 +5,7 @@
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,27 @@ def unpacked(data: NDArray[np.uint8]) -> Any:
     """Inverse of `packed`; tensors are on the CPU."""
     stream = io.BytesIO(data.tobytes())
     return _restored(json.loads(stream.readline()), stream)
+
+
+def plain(value: Any) -> Any:
+    """Return data with lists, tuples and dictionaries in place of their subclasses, which `packed` does not keep."""
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return (tuple if isinstance(value, tuple) else list)(map(plain, value))
+    return value
+
+
+def is_kept(value: Any) -> bool:
+    """Return True if a value comes back from a checkpoint as it is."""
+    if isinstance(value, dict | list | tuple):
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        return type(value) in (dict, list, tuple) and all(map(is_kept, parts))
+    try:
+        packed(value)
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _described(value: Any, arrays: io.BytesIO) -> Any:

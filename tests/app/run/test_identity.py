@@ -248,17 +248,17 @@ def test_the_settings_of_a_start_name_options_without_effect(arguments, idle, us
 
 def test_a_run_of_a_compiled_model_says_so_and_one_that_does_not_goes_on_without(tmp_path):
     """A run of an earlier version took nothing from `compile`."""
-    asked = identity(compiled=True, takes_metrics=True, metrics=("auc",))
+    asked = identity(compiled=True, takes_optimizer=True, takes_metrics=True, metrics=("auc",))
     without_metrics = identity(compiled=True)
     run = RunRequest(root=tmp_path, name="a", restore=True)
-    both = {"follows_compile": True, "follows_metrics": True}
+    both = {"follows_compile": True, "follows_metrics": True, "follows_optimizer": True}
     assert what_is_followed(run) == both  # there is none: it begins now
     (tmp_path / "a").mkdir()
-    for known, follows in ((asked, (True, True)), (without_metrics, (True, False)), (identity(), (False, False))):
+    for known, follows in ((asked, (True,) * 3), (without_metrics, (True, False, False)), (identity(), (False,) * 3)):
         (tmp_path / "a/journal.jsonl").write_text(json.dumps({"identity": known.plain}) + "\n")
         assert tuple(what_is_followed(run).values()) == follows
         assert what_is_followed(replace(run, restore=False)) == both
-    assert identity().plain.keys().isdisjoint({"compiled", "metrics"})
+    assert identity().plain.keys().isdisjoint({"compiled", "metrics", "optimizer"})
     assert "metrics" not in without_metrics.plain
     check(identity(), identity())
     check(without_metrics, asked)

@@ -306,7 +306,7 @@ class Unprepared(NothingToDo):
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def follow(self, *, compile: bool, metrics: bool, callbacks: bool) -> None: ...
+    def follow(self, **followed: Any) -> None: ...
 
     def prepare(self) -> None:
         raise self._error

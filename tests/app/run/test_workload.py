@@ -240,7 +240,7 @@ COMPILED = """
 def get_model(rate=0.5):
     import keras
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, activation="softmax")])
-    optimizer = keras.optimizers.SGD(rate, momentum=0.9, clipnorm=1.0, gradient_accumulation_steps=2)
+    optimizer = keras.optimizers.SGD(rate, momentum=0.9, clipnorm=1.0, loss_scale_factor=2.0)
     metrics = ["accuracy", keras.metrics.MeanIoU(3, sparse_y_pred=False)]
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(), metrics=metrics)
     return model
@@ -268,13 +268,13 @@ def test_a_compiled_model_brings_loss_and_optimizer_and_the_rest_is_said(workpla
     assert findings.remarks == (
         "Taken from `compile`: sgd (learning_rate=0.5, momentum=0.9, clip_norm=1.0), loss "
         "sparse_categorical_crossentropy, accuracy, metrics mean_io_u.",
-        "Not taken from `compile`: gradient_accumulation_steps=2 of SGD.",
+        "Not taken from `compile`: loss_scale_factor=2.0 of SGD.",
     )
     assert findings.metrics == findings.merging == ("mean_io_u",)
     assert findings.from_json(findings.to_json()) == findings
     given = workplace(COMPILED, *ONE_OF_EACH, "--optimizer", "adam", "--loss", SPARSE).inspect(None)
     assert (
-        "`--optimizer adam` for SGD(learning_rate=0.5, clipnorm=1.0, gradient_accumulation_steps=2, momentum=0.9)"
+        "`--optimizer adam` for SGD(learning_rate=0.5, clipnorm=1.0, loss_scale_factor=2.0, momentum=0.9)"
         in given.replaced
     )
     assert f"`--loss {SPARSE}` for the loss {SPARSE}" in given.replaced
@@ -292,6 +292,80 @@ def test_a_run_that_began_without_compile_goes_on_without(workplace):
     assert (findings.steps, findings.replaced, findings.taken) == ({}, "", "")
     assert any("Nothing is taken from `compile`" in remark for remark in findings.remarks)
     assert any(remark.startswith("Loss: sparse_categorical_crossentropy, because") for remark in findings.remarks)
+
+
+# ---------------------------------------------------------------- optimizers of a framework
+
+FTRL = COMPILED.replace("SGD(rate, momentum=0.9, clipnorm=1.0, loss_scale_factor=2.0)", "Ftrl(rate)")
+OF_TORCH = """
+import torch
+def get_model(n=6):
+    return torch.nn.Sequential(torch.nn.Linear(6, n), torch.nn.Linear(n, 3))
+
+def get_optimizer(module, decay=0.1):
+    return torch.optim.AdamW(module.parameters(), lr=0.5, weight_decay=decay)
+
+def get_scheduler(optimizer, factor=0.5):
+    return torch.optim.lr_scheduler.StepLR(optimizer, 1, factor)
+"""
+
+
+def task_of(place, n_workers=1, **point):
+    return place.open_task(StartFold(assignment=1, trial=0, fold=0, point=point, worker=1, n_workers=n_workers))
+
+
+@pytest.mark.keras
+def test_an_optimizer_that_keras_runs_is_tried_before_a_run_and_refused_where_the_master_steps(workplace):
+    place = workplace(FTRL, *ONE_OF_EACH)
+    findings = place.inspect(None)
+    assert (findings.steps, findings.takes_optimizer) == ({"own": "Ftrl(learning_rate=0.5)"}, True)
+    assert findings.remarks[0].startswith("Taken from `compile`: Ftrl(learning_rate=0.5), loss ")
+    assert task_of(place, rate=0.25).options.own.first_learning_rate == 0.25
+    place.close()
+    place.n_workers = 3
+    check_refused("`--mode downpour` with one worker. Received: `--mode downpour` and 3 workers", place.inspect, None)
+    check_refused("of the model needs workers that take whole steps", task_of, place, 3)
+    place.follow(compile=True, optimizer=False, n_workers=3)
+    findings = place.inspect(None)
+    assert (findings.steps, findings.takes_optimizer) == ({}, False)
+    assert "Ftrl(learning_rate=0.5) (adam trains in its place" in findings.unused
+    assert task_of(place, 3).options.own is None
+    given = workplace(FTRL, *ONE_OF_EACH, "--learning-rate", "0.125")
+    assert "`--learning-rate 0.125` for the learning rate of Ftrl(" in given.inspect(None).replaced
+    assert task_of(given).options.own.first_learning_rate == 0.125
+
+
+@pytest.mark.keras
+def test_an_optimizer_that_cannot_step_is_refused_before_a_run(workplace):
+    broken = FTRL.replace("keras.optimizers.Ftrl", "type('Mine', (keras.optimizers.Optimizer,), {})")
+    check_refused("Mine(learning_rate=0.5) must take a step", workplace(broken, *ONE_OF_EACH).inspect, None)
+    asked = "def get_optimizer(module): return None"
+    check_refused("`get_optimizer` of", workplace(f"{FTRL}\n{asked}\n", *ONE_OF_EACH).inspect, None)
+
+
+@pytest.mark.needs("torch")
+def test_a_torch_module_brings_optimizer_and_scheduler_with_parameters_of_their_own(workplace):
+    place = workplace(OF_TORCH, *ONE_OF_EACH, "--loss", SPARSE)
+    findings = place.inspect(None)
+    words = "AdamW(lr=0.5, weight_decay=0.1)"
+    assert (findings.steps, findings.calls_back, findings.compiled) == ({"own": words}, True, True)
+    assert f"Taken from `get_optimizer`: {words}." in findings.remarks
+    assert "Schedule of every training, from `get_scheduler`: StepLR." in findings.remarks
+    assert place.maker.definition.accepted_parameters == {"n", "decay", "factor"}
+    task = task_of(place, decay=0.25, factor=0.125)
+    assert "weight_decay=0.25" in task.options.own_optimizer
+    scheduler = place.callbacks(task)
+    rates = [scheduler.call(task.adapter, e, m, 0.5, is_last=False).learning_rate for e, m in ((0, None), (1, {}))]
+    assert rates == [0.5, 0.0625]
+    place.close()
+    given = workplace(OF_TORCH, *ONE_OF_EACH, "--loss", SPARSE, "--optimizer", "sgd", "--learning-rate", "2.0")
+    assert "`--optimizer sgd` for AdamW(" in given.inspect(None).replaced
+    assert place.options.training.own is None
+    begun = workplace(OF_TORCH, *ONE_OF_EACH, "--loss", SPARSE)
+    begun.follow(compile=False, metrics=False, callbacks=False, optimizer=False)
+    assert (begun.inspect(None).steps, begun.callbacks(task_of(begun))) == ({}, None)
+    both = workplace(OF_TORCH, *ONE_OF_EACH, "--loss", SPARSE, "--lr-schedule", "cosine")
+    check_refused("or `get_scheduler` of", both.inspect, None)
 
 
 # ---------------------------------------------------------------- callbacks
@@ -361,7 +435,7 @@ def test_get_metrics_replaces_the_metrics_of_compile_and_what_they_lack_is_said(
     assert "`get_metrics` for its metrics" in findings.replaced
     assert (findings.takes_metrics, findings.metrics, findings.merging) == (True, ("own", "worst"), ("own",))
     assert findings.remarks[-1].endswith("as its parts do not add up: worst.")
-    with pytest.raises(ConfigurationError, match="must name one of loss, acc, val_loss, val_acc, val_own, val_worst"):
+    with pytest.raises(ConfigurationError, match="one of loss, acc, own, val_loss, val_acc, val_own, val_worst"):
         workplace(source, *ONE_OF_EACH, "--early-stopping", "val_auc,<,2").inspect(None)
     plain = source.replace("model.compile", "''.format")
     findings = workplace(plain, *ONE_OF_EACH).inspect(None)
@@ -370,8 +444,8 @@ def test_get_metrics_replaces_the_metrics_of_compile_and_what_they_lack_is_said(
     old.follow(compile=True, metrics=False)
     findings = old.inspect(None)
     assert (findings.compiled, findings.takes_metrics, findings.metrics) == (True, False, ())
-    wrong = source.replace("[keras.metrics.SparseTopKCategoricalAccuracy(2, name='own'), Worst()]", "['F1Score']")
-    with pytest.raises(ConfigurationError, match="Metrics must be computed on validation samples"):
+    wrong = source.replace("SparseTopKCategoricalAccuracy(2, name='own')", "F1Score()")
+    with pytest.raises(ConfigurationError, match=r"Received: f1_score, with labels of shape \(\)"):
         workplace(wrong, *ONE_OF_EACH).inspect(None)
     with pytest.raises(ConfigurationError, match="must return a list of metrics"):
         workplace(f"{COMPILED}\ndef get_metrics(): return 'AUC'", *ONE_OF_EACH).inspect(None)

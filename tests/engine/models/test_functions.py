@@ -3,7 +3,7 @@
 import pytest
 
 from nnlo_opt.engine.models.builders import TrialDefinition, open_model
-from nnlo_opt.engine.models.functions import READ, refuse_unread
+from nnlo_opt.engine.models.functions import READ, refuse_functions_of_torch, refuse_unread
 from tests.helpers.refusals import refusal
 
 MODEL = "def get_model(n=3): return [n]\n"
@@ -23,8 +23,8 @@ def module(tmp_path):
     [
         ("def get_metric(): return 'AUC'", "get_metric", "Call it `get_metrics`."),
         ("def get_callback(): return []", "get_callback", "Did you mean `get_callbacks`?"),
-        ("def get_optimizer(): return 'adam'", "get_optimizer", "`--optimizer`"),
-        ("def get_scheduler(optimizer): return None", "get_scheduler", "`--lr-schedule`"),
+        ("def get_optim(): return 'adam'", "get_optim", "`--optimizer`"),
+        ("def get_schedule(optimizer): return None", "get_schedule", "`--lr-schedule`"),
         ("def get_featurs(): return 'X'", "get_featurs", "Did you mean `get_features`?"),
         ("get_losses = lambda: 'mse'", "get_losses", "Did you mean `get_loss`?"),
         ("def get_dataset(): return 1\nif __name__ == '__main__': get_dataset()", "get_dataset", "`get_train` and"),
@@ -50,6 +50,14 @@ def test_what_is_read_called_or_no_function_of_the_module_is_not(module, text):
     refuse_unread(module(text))
 
 
+@pytest.mark.parametrize(("name", "remedy"), [("get_optimizer", "`--optimizer`"), ("get_scheduler", "`--lr-schedule`")])
+def test_optimizers_and_schedulers_are_of_torch_but_helpers_of_any_module(module, name, remedy):
+    refuse_unread(definition := module(f"def {name}(of): return None"))
+    refusal(refuse_functions_of_torch, definition, says=[f"`{name}` of", "calls for this model", remedy])
+    refuse_functions_of_torch(module(f"def {name}(of): return None\ndef get_name(): return str({name}(3))"))
+    refuse_functions_of_torch(module("def get_callbacks(): return []"))
+
+
 def test_a_figure_of_merit_is_read(module):
     definition = module("def get_figure(fold): return 1.0")
     refuse_unread(definition, "get_figure")
@@ -58,6 +66,6 @@ def test_a_figure_of_merit_is_read(module):
 
 
 def test_an_import_from_another_file_counts_if_people_expect_an_effect(module, tmp_path):
-    (tmp_path / "neighbour.py").write_text("def get_optimizer(): return []\ndef get_other(): return []\n")
+    (tmp_path / "neighbour.py").write_text("def get_schedule(): return []\ndef get_other(): return []\n")
     refuse_unread(module("from neighbour import get_other"))
-    refusal(refuse_unread, module("from neighbour import get_optimizer"), says=["`get_optimizer` of"])
+    refusal(refuse_unread, module("from neighbour import get_schedule"), says=["`get_schedule` of"])

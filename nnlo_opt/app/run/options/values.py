@@ -161,6 +161,8 @@ class Options:
     follows_compile: bool = True
     #: False in a run begun by a version that took no metrics from a model
     follows_metrics: bool = True
+    #: False in a run begun by a version that ran no optimizer of a framework
+    follows_optimizer: bool = True
     #: ranks per worker
     n_processes: int = 1
     #: masters per block: the top master and its sub-masters

@@ -135,9 +135,7 @@ class RankServer:
             case run_msg.Shutdown():
                 self.exit_code = message.exit_code
             case run_msg.Check():
-                self._workload.follow(
-                    compile=message.follows_compile, metrics=message.follows_metrics, callbacks=message.calls_back
-                )
+                self._follow(message)
                 self._answer(message.space, self._workload.check)
             case run_msg.Inspect():
                 with self._timeline.span("look at model and data", "data"):
@@ -240,10 +238,17 @@ class RankServer:
 
     # ------------------------------------------------------------ model and data
 
-    def _inspect(self, message: run_msg.Inspect) -> None:
+    def _follow(self, message: run_msg.Check | run_msg.Inspect) -> None:
         self._workload.follow(
-            compile=message.follows_compile, metrics=message.follows_metrics, callbacks=message.calls_back
+            compile=message.follows_compile,
+            metrics=message.follows_metrics,
+            optimizer=message.follows_optimizer,
+            callbacks=message.calls_back,
+            n_workers=message.n_workers,
         )
+
+    def _inspect(self, message: run_msg.Inspect) -> None:
+        self._follow(message)
         if message.report:
             self._answer(message.space, self._prepared_findings)
             return
@@ -286,6 +291,8 @@ class RankServer:
             answer = run_msg.ModelExported(path=str(path), metrics=metrics)
         except PASSED_ON:
             raise
+        except NnloError as error:
+            answer = run_msg.ModelExported(path="", error=str(error))
         except BaseException as error:
             logger.exception("could not save the best model")
             answer = run_msg.ModelExported(path="", error=reason_of(error))

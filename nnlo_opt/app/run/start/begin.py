@@ -15,6 +15,7 @@ from nnlo_opt.app.run.start.identity import (
     identity_of,
     refuse_run_of_script,
     remark_on_command,
+    remark_on_schedule,
     remark_on_workers,
     settings_of,
 )
@@ -85,7 +86,7 @@ class Beginning:
             driver.options = replace(driver.options, training=training)
             self.directory = directory
             identity = identity_of(driver.options, findings)
-            self._check_resumed(directory, identity)
+            self._check_resumed(directory, identity, findings)
             if self._topology.remark:
                 self._say(self._topology.remark)
             driver.host.greet(lambda: driver.greet(directory, findings), findings.unused)
@@ -104,7 +105,7 @@ class Beginning:
             directory.abandon()
             raise
 
-    def _check_resumed(self, directory: RunDirectory, identity: RunIdentity) -> None:
+    def _check_resumed(self, directory: RunDirectory, identity: RunIdentity, findings: Findings) -> None:
         """Raise ConfigurationError if the run in `directory` is another one than this start asks for."""
         options, request = self._driver.options, self._driver.options.run
         if directory.ledger.sessions:
@@ -114,6 +115,8 @@ class Beginning:
             if remark := remark_on_command(directory.ledger.settings, options):
                 self._say(remark)
             if remark := remark_on_workers(directory.ledger, options, self._topology.world_size):
+                self._say(remark)
+            if remark := remark_on_schedule(directory.ledger, options, findings, self._topology.world_size):
                 self._say(remark)
             if n_cut := directory.journal.n_cut:
                 self._say(f"Cut {counted(n_cut, 'byte')} off the end of the journal: a write that was not completed.")

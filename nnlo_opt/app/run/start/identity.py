@@ -1,5 +1,6 @@
 """Facts about a start for the journal: the identity of the run, whose change is refused, with the settings."""
 
+import math
 import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -15,6 +16,7 @@ from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.files import parse_json
 from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.core.base.spelling import either, spelled
+from nnlo_opt.core.comm.topology import count_workers
 from nnlo_opt.core.search.design import design_size
 from nnlo_opt.core.search.start_points import likely_values
 from nnlo_opt.core.training.options import TrainingOptions
@@ -51,6 +53,7 @@ def identity_of(options: Options, findings: Findings) -> RunIdentity:
         "data": None if findings.data is None else findings.data.to_json(),
         "loss": findings.loss,
         **({"compiled": True} if findings.compiled else {}),
+        **({"optimizer": True} if findings.takes_optimizer else {}),
         **({"callbacks": True} if findings.calls_back else {}),
         **({"metrics": [*findings.metrics]} if findings.takes_metrics else {}),
         "n_fold": options.plan.n_fold,
@@ -146,19 +149,45 @@ def check_same(known: RunIdentity, asked: RunIdentity, run: str, request: RunReq
 def remark_on_workers(ledger: Ledger, options: Options, n_ranks: int) -> str:
     """Return a sentence if trainings resume on teams of another size, whose workers' own optimizers begin afresh."""
     rule = options.training.rule
-    # A complete training may go on with more epochs.
-    goes_on = ledger.is_training or not all(trial.state.ended for trial in ledger.trials)
-    if not (rule.steps_at_workers and goes_on):
-        return ""
-    before, now = ledger.settings.block_size, options.block_size
-    if ledger.is_training:
-        before, now = ledger.sessions[-1].n_ranks, n_ranks
-    if before in (None, now):  # early versions did not record it
+    before, now = _ranks_before_and_now(ledger, options, n_ranks)
+    if before == now or not rule.steps_at_workers:
         return ""
     return (
         f"The last start trained on {before} ranks a block, this one trains on {now}: trainings continue from the "
         f"central weights, and {rule.name}'s workers begin with a fresh state of their optimizers."
     )
+
+
+def remark_on_schedule(ledger: Ledger, options: Options, findings: Findings, n_ranks: int) -> str:
+    """Return a sentence if teams of another size now come to the end of an optimizer's schedule at another epoch."""
+    before, now = _ranks_before_and_now(ledger, options, n_ranks)
+    if before == now or findings.n_scheduled is None or options.training.rate_of_own is not None:
+        return ""
+    training = options.training
+
+    def steps_an_epoch(n_ranks: int) -> int:
+        every_rank = training.rule.averages_every_batch
+        n_workers = count_workers(n_ranks, every_rank=every_rank, ranks_per_worker=options.n_processes)
+        return math.ceil(findings.n_train_smallest / (training.batch * max(1, n_workers)))
+
+    n_done = options.run.n_done(ledger) if ledger.is_training else 0
+    steps_before, steps_now = steps_an_epoch(before), steps_an_epoch(now)
+    ends = n_done + max(0, findings.n_scheduled - n_done * steps_before) / steps_now
+    of = "" if ledger.is_training else "of a training from its beginning "
+    return (
+        f"The schedule inside of the optimizer counts steps, of which an epoch has {steps_now} now instead of "
+        f"{steps_before}: {of}it ends after {ends:.4g} epochs."
+    )
+
+
+def _ranks_before_and_now(ledger: Ledger, options: Options, n_ranks: int) -> tuple[int, int]:
+    """Return the ranks of a block in the last start and in this one; equal if no training goes on, or it is unknown."""
+    # A complete training may go on with more epochs.
+    goes_on = ledger.is_training or not all(trial.state.ended for trial in ledger.trials)
+    before, now = ledger.settings.block_size, options.block_size
+    if ledger.is_training:
+        before, now = ledger.sessions[-1].n_ranks, n_ranks
+    return (before, now) if goes_on and before is not None else (now, now)  # early versions did not record it
 
 
 def remark_on_command(last: StartSettings, options: Options) -> str:
@@ -185,9 +214,9 @@ def refuse_run_of_script(request: RunRequest) -> None:
 
 
 def what_is_followed(request: RunRequest) -> Followed:
-    """Return `follows_compile` and `follows_metrics` of the run that is begun, or resumed as it was begun."""
+    """Return what of a model holds in the run that is begun, or resumed as it was begun."""
     known = _resumed(request)
-    return followed_in({"compiled": True, "metrics": []} if known is None else known.plain)
+    return followed_in({"compiled": True, "metrics": [], "optimizer": True} if known is None else known.plain)
 
 
 def calls_back(request: RunRequest) -> bool:

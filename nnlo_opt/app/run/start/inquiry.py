@@ -44,6 +44,7 @@ class Inquiry:
             # Before any rank imports a framework: an error comes at once, and no rank is still importing.
             run = self._options.run
             begun: dict[str, Any] = {"space": space, "calls_back": calls_back(run), **what_is_followed(run)}
+            begun["n_workers"] = max(team.n_workers for team in topology.teams)
             if early := self._ask(reporter, Check(**begun)):
                 self._check(Findings.from_json(early))
             asked += trainers

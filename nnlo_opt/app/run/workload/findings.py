@@ -37,10 +37,14 @@ class Findings:
     pauses: bool = True
     #: True if the model is compiled, and its `compile` arguments are used
     compiled: bool = False
+    #: True if an optimizer of the model's framework takes the steps, where it brings one
+    takes_optimizer: bool = False
     #: True if the model module has `get_callbacks`, which trainings call
     calls_back: bool = False
     #: training options from the model's `compile`, at the middle of the search space
     steps: Mapping[str, Any] = field(default_factory=dict)
+    #: steps of the schedule inside of an optimizer that the framework runs; None if it has none, or no end
+    n_scheduled: int | None = None
     #: remarks on arguments of `compile`: overridden, used, and without effect; each empty if there are none
     replaced: str = ""
     taken: str = ""

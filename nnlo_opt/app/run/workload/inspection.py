@@ -15,8 +15,9 @@ from nnlo_opt.app.run.workload.model_maker import ModelMaker
 from nnlo_opt.app.run.workload.run_data import RunData
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.spelling import either, spelled
+from nnlo_opt.core.base.trees import leaves
 from nnlo_opt.core.data.ragged import padded
-from nnlo_opt.core.models.adapter import figures_over
+from nnlo_opt.core.models.adapter import FrameworkAdapter, figures_over
 from nnlo_opt.core.space.constraint import CONSTRAINT_NAME
 from nnlo_opt.core.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.core.space.tuples import Tuples
@@ -31,9 +32,10 @@ from nnlo_opt.engine.data.made import Made
 from nnlo_opt.engine.loading.spaces import finish_space, space_from_dimensions
 from nnlo_opt.engine.models.compiled import Choices, Compiled, outcome_of
 from nnlo_opt.engine.models.composite import CompositeModel
-from nnlo_opt.engine.models.functions import refuse_unread
+from nnlo_opt.engine.models.functions import CALLED_AT_EPOCHS, refuse_unread
 from nnlo_opt.engine.models.losses import LossTerm, figures_of, losses_in_words
-from nnlo_opt.engine.models.metrics import Asked, merging
+from nnlo_opt.engine.models.metrics import NO_METRICS, Asked, merging
+from nnlo_opt.engine.models.own_optimizer import OwnOptimizer
 from nnlo_opt.engine.objective.signature import objective_of, takes
 
 #: said of a run begun by a version that took nothing from `compile`
@@ -45,9 +47,17 @@ _DRAWS_A_POINT = 20
 
 
 class Inspection:
-    """Looks at model and data of a run; `searches`: there is a search space, else the model is built as it is."""
+    """Looks at model and data of a run.
 
-    def __init__(self, options: Options, maker: ModelMaker, data: RunData, *, searches: bool) -> None:
+    Args:
+        searches: there is a search space, else the model is built as it is.
+        n_workers: most workers of a master.
+    """
+
+    def __init__(
+        self, options: Options, maker: ModelMaker, data: RunData, *, searches: bool, n_workers: int = 1
+    ) -> None:
+        self._n_workers = n_workers
         self._options = options
         self._maker = maker
         self._data = data
@@ -85,7 +95,8 @@ class Inspection:
             notes=definition.notes,
             space=space,
             trains_itself=definition.trains_itself,
-            calls_back=self._maker.calls_back and "get_callbacks" in definition.functions,
+            calls_back=self._maker.calls_back
+            and any(name in definition.functions for name in CALLED_AT_EPOCHS.values()),
         )
         if definition.kind == "objective":
             pauses = takes(definition.objective, "checkpoint")
@@ -234,7 +245,7 @@ class Inspection:
                 figures = composite.figures
                 findings = replace(findings, loss=composite.losses_text, optimizers=composite.optimizers)
             else:
-                compiled = self._maker.compiled(model)
+                compiled = self._maker.compiled(model, model_parameters(point))
                 terms, remarks = self._maker.checked_loss(options, model, compiled, self._data)
                 figures = figures_of(terms)
                 asked = self._maker.metrics(compiled, terms)
@@ -243,7 +254,7 @@ class Inspection:
                     findings, loss=losses_in_words(terms), takes_metrics=takes_metrics, metrics=asked.names
                 )
                 if self._maker.follows_compile:
-                    findings = self._with_compiled(findings, compiled, options, terms, asked)
+                    findings = self._with_compiled(findings, model, compiled, options, terms, asked)
                 elif getattr(model, "compiled", False) is True:
                     findings = replace(findings, unused=_AS_BEGUN)
                 findings, about_metrics = self._with_merging(findings, model, terms, asked)
@@ -251,14 +262,14 @@ class Inspection:
         figure = DEFAULT_FIGURE
         if figures is not None:
             measured = (*figures, *findings.metrics) if self._validates else ()
-            known = (*figures, *(f"val_{name}" for name in measured))
+            known = (*figures, *findings.merging, *(f"val_{name}" for name in measured))
             if early:
                 check_metric(early.metric, known, spelled("early_stopping"))
             if target:
                 check_metric(target.metric, known, spelled("target_metric"))
             check_objectives(self._options.comparison, known)
             figure = figure_name(known)
-            findings = self._with_callbacks(findings, figures, options)
+            findings = self._with_callbacks(findings, figures, options.with_steps(findings.steps))
         first, function = self._options.comparison.objectives[0], self._maker.figure
         if function is not None and first.name == FIGURE:
             figure = function.name
@@ -273,7 +284,8 @@ class Inspection:
         is_scheduled = any(TRAIN_PREFIX + name in searched for name in ("lr_schedule", "warmup_epochs"))
         made = self._maker.callbacks(figures, options, validates=self._validates, is_scheduled=is_scheduled)
         if made is not None:
-            said = f"Callbacks of every training, from `get_callbacks`: {made}."
+            what = "Schedule" if hasattr(self._maker.framework, "epoch_scheduler") else "Callbacks"
+            said = f"{what} of every training, from `{CALLED_AT_EPOCHS[what]}`: {made}."
         elif not self._maker.calls_back and "get_callbacks" in self._maker.definition.functions:
             said = "`get_callbacks` is not called, as in the version that began this run; a new run calls it."
         else:
@@ -287,9 +299,7 @@ class Inspection:
     @property
     def _unmeasured(self) -> str:
         """Why metrics are not computed; empty if they are."""
-        if not self._maker.follows_metrics:
-            return "as in the version that began this run"
-        return "" if self._validates or self._data.test is not None else "there are no validation samples"
+        return "" if self._maker.follows_metrics else "as in the version that began this run"
 
     def _with_merging(
         self, findings: Findings, model: Any, terms: Sequence[LossTerm], asked: Asked
@@ -302,30 +312,45 @@ class Inspection:
         remarks = []
         if "get_metrics" in self._maker.definition.functions:
             remarks += [f"Not measured: {', '.join(asked.unfit)} (no output has classes)."] * bool(asked.unfit)
-            if asked.names and self._unmeasured:
-                remarks.append(f"Not measured: {', '.join(asked.names)} ({self._unmeasured}).")
-        rows = next((fold.validation for fold in self._data.training.folds if len(fold.validation)), None)
-        if not asked.metrics or rows is None:
+        if not asked.metrics:
             return findings, tuple(remarks)
-        source = self._data.training.source
+        data, validates = self._data.training, self._validates
+        source = data.source
+        rows = next(rows for fold in data.folds if len(rows := fold.validation if validates else fold.train))
         n_tried = 2 if is_batched(source) else _N_TRIED
         some = rows[:: max(1, len(rows) // n_tried)][:n_tried]
         x, y = map(padded, source.read(some))
-        try:
+
+        def adapter_of(asked: Asked) -> FrameworkAdapter:
             adapter = self._maker.adapter(model, terms, asked, None)
-            found = merging(adapter, x, y) if len(some) > 1 else ()
             figures_over(adapter, lambda: [(x, y)])  # raises for what is no number
+            return adapter
+
+        try:
+            adapter = adapter_of(asked)
+            found = merging(adapter, x, y) if len(some) > 1 else ()
         except TrialError as error:
-            raise ConfigurationError(f"Metrics must be computed on validation samples. Received: {error}") from error
+            for one in asked.metrics:
+                try:
+                    adapter_of(Asked((one,)))
+                except TrialError as of_one:
+                    shape = [*leaves(self._data.info.label_shape)][one.output]
+                    raise ConfigurationError(
+                        "A metric must be computed by the model's framework from its outputs and the labels. Received: "
+                        f"{one.name}, with labels of shape {tuple(shape)}; {of_one} Choose another metric, or write it "
+                        "with operations of the framework."
+                    ) from of_one
+            raise ConfigurationError(f"Metrics must be computed on some samples. Received: {error}") from error
         if others := [name for name in asked.names if name not in found]:
-            remarks.append(
-                f"Computed by one worker on all validation samples, as its parts do not add up: {', '.join(others)}."
-            )
+            where = "Computed by one worker on all validation samples, and not" if validates else "Not computed"
+            remarks.append(f"{where} in training, as its parts do not add up: {', '.join(others)}.")
+        self._maker.merging = found
         return replace(findings, merging=found), tuple(remarks)
 
     def _with_compiled(
         self,
         findings: Findings,
+        model: Any,
         compiled: Compiled,
         options: TrainingOptions,
         terms: Sequence[LossTerm],
@@ -334,8 +359,11 @@ class Inspection:
         """Return the findings with those on the `compile` of a model; `options` have the values of its point."""
         if compiled == Compiled():
             return findings
-        options = options.with_steps(compiled.steps)
+        steps = compiled.brings(options)
+        options = options.with_steps(steps)
         check_training(options)
+        if options.own_optimizer:
+            self._try_optimizer(model, compiled, options, terms)
         choices = Choices(
             training=options,
             searched=() if findings.space is None else findings.space.train_names,
@@ -347,11 +375,25 @@ class Inspection:
         return replace(
             findings,
             compiled=True,
-            steps=compiled.steps,
+            takes_optimizer=self._maker.follows_optimizer,
+            steps=steps,
+            n_scheduled=compiled.own.n_scheduled if compiled.own and options.own_optimizer else None,
             replaced=outcome.replaced,
             taken=outcome.taken,
             unused=outcome.unused,
         )
+
+    def _try_optimizer(
+        self, model: Any, compiled: Compiled, options: TrainingOptions, terms: Sequence[LossTerm]
+    ) -> None:
+        """Raise ConfigurationError if an optimizer that the framework runs cannot take or save a step."""
+        try:
+            self._maker.adapter(model, terms, NO_METRICS, ())
+            own = self._maker.with_own(options, self._n_workers).own
+            if isinstance(own, OwnOptimizer):
+                own.try_step()
+        except TrialError as error:
+            raise ConfigurationError(f"{compiled.optimizer} must take a step. Received: {error}") from error
 
     def refuse_if_alike(self, error: TrialError, point: Point, space: Space | None) -> None:
         """Raise ConfigurationError if the model fails at `--max-failures` points as at `point`, or at all if fewer."""

@@ -3,6 +3,7 @@
 import gc
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -19,8 +20,10 @@ from nnlo_opt.engine.models.compiled import Compiled
 from nnlo_opt.engine.models.composite import CompositeAdapter, CompositeModel
 from nnlo_opt.engine.models.early import read_early
 from nnlo_opt.engine.models.framework import Framework, framework_for, framework_of
+from nnlo_opt.engine.models.functions import refuse_functions_of_torch
 from nnlo_opt.engine.models.losses import Labels, LossTerm, make_terms, split_losses
 from nnlo_opt.engine.models.metrics import NO_METRICS, Asked
+from nnlo_opt.engine.models.own_optimizer import Own, OwnOptimizer
 from nnlo_opt.engine.models.user_figure import UserFigure, load_figure
 
 logger = logging.getLogger(__name__)
@@ -62,12 +65,19 @@ class ModelMaker:
         self._framework: Framework | None = None
         #: False: nothing that a model says by `compile` holds, nor is refused
         self.follows_compile = options.follows_compile
+        #: False: no optimizer of a framework takes the steps
+        self.follows_optimizer = options.follows_optimizer
         #: False: `get_callbacks` is not called
         self.calls_back = True
         #: False: models are measured by losses and accuracies alone
         self.follows_metrics = options.follows_metrics
         #: training options that the last model brought, for `TrainingOptions.with_steps`
         self.steps: Mapping[str, Any] = {}
+        #: optimizer of the last model, if its framework takes the steps
+        self._own: Own | None = None
+        #: parameters of the last model, and `get_optimizer` for it, if its module has that
+        self._parameters: Mapping[str, Any] = {}
+        self._make_optimizer: Callable[[], Any] | None = None
         #: names of the last model's metrics besides losses and accuracies
         self.measured: tuple[str, ...] = ()
         #: names of the metrics whose states add up over samples
@@ -150,8 +160,8 @@ class ModelMaker:
         """
         model = self.new_model(parameters, seed)
         try:
-            compiled = self.compiled(model)
-            self.steps = compiled.steps
+            compiled = self.compiled(model, parameters)
+            self.steps = compiled.brings(options)
             if isinstance(model, CompositeModel):
                 return self.composite(model, options, seed, samples)[0]
             terms, remarks = self.checked_loss(options, model, compiled, samples)
@@ -192,13 +202,54 @@ class ModelMaker:
             return self.new_model(parameters, seed)
         return model
 
-    def compiled(self, model: Any) -> Compiled:
-        """Return what a model says of its training; ConfigurationError if it would train in a way that is not here."""
+    def compiled(self, model: Any, parameters: Mapping[str, Any]) -> Compiled:
+        """Return what a model says of its training; ConfigurationError if it would train in a way that is not here.
+
+        `parameters`: arguments of `get_model`.
+        """
         # A framework of another package need not know.
         look: Callable[[Any], Compiled] | None = getattr(self.framework, "compiled_of", None)
+        self._parameters, self._make_optimizer = parameters, None
         if not self.follows_compile or look is None or isinstance(model, CompositeModel):
             return Compiled()
-        return look(model)
+        found = look(model)
+        found = self._with_optimizer(found, model, parameters) if self.follows_optimizer else replace(found, own=None)
+        self._own = found.own
+        return found
+
+    def _with_optimizer(self, found: Compiled, model: Any, parameters: Mapping[str, Any]) -> Compiled:
+        """Return what a model says of its training, with the optimizer of `get_optimizer`."""
+        # Only torch has it.
+        own_of: Callable[[Any, str], Own] | None = getattr(self.framework, "own_of", None)
+        definition = self.definition
+        if own_of is None:
+            refuse_functions_of_torch(definition)
+            return found
+        if "get_optimizer" not in definition.functions:
+            return found
+
+        def make() -> Any:
+            return definition.made_for("get_optimizer", model, parameters)
+
+        own = own_of(make(), str(definition.source))
+        self._make_optimizer = make
+        return replace(found, said_by="`get_optimizer`", optimizer=own.words, own=own)
+
+    def with_own(self, options: TrainingOptions, n_workers: int) -> TrainingOptions:
+        """Return options with the optimizer that takes the steps of the last model, if its framework runs it.
+
+        `n_workers`: workers of a master.
+
+        Raises:
+            ConfigurationError: it cannot take the steps.
+        """
+        own, rate = self._own, options.rate_of_own
+        if not options.own_optimizer or own is None:
+            return options
+        options.check_own(n_workers, own.schedule if rate is None else "")
+        adapter: Any = self._adapter
+        stepping = adapter.stepping(own.optimizer, rate, clips=options.clipping(()) is not None)
+        return replace(options, own=OwnOptimizer(adapter.n_weights, stepping, own.words, options.ema))
 
     def checked_loss(
         self, options: TrainingOptions, model: Any, compiled: Compiled, samples: KnownSamples
@@ -208,6 +259,8 @@ class ModelMaker:
         # A framework of another package need not know.
         declared: Callable[[Any], list[str]] = getattr(self.framework, "input_names", lambda _: [])
         _check_names("features", info.feature_names, declared(model))
+        name_inputs: Callable[[Any, Sequence[str]], None] = getattr(self.framework, "name_inputs", lambda *_: None)
+        name_inputs(model, info.feature_names)
         outputs = self.framework.describe_outputs(model, info.feature_shape)
         _check_names("labels", info.label_names, [output.name for output in outputs])
         own_weights = self.definition.loss_weights()
@@ -217,8 +270,8 @@ class ModelMaker:
         values = [None] * len(shapes) if request else [*leaves(samples.some_labels)]
         labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
         terms, remarks = make_terms(request, weights, outputs, labels, self.framework.RULES)
-        remark_on: Callable[[Any], str] = getattr(self.framework, "precision_remark", lambda model: "")
-        return terms, (*remarks, *filter(None, [remark_on(model)]))
+        remarks_on: Callable[[Any], list[str]] = getattr(self.framework, "remarks_on", lambda model: [])
+        return terms, (*remarks, *remarks_on(model))
 
     def callbacks(
         self, figures: Sequence[str], options: TrainingOptions, *, validates: bool, is_scheduled: bool = False
@@ -235,7 +288,24 @@ class ModelMaker:
             ConfigurationError: one of them would not act on the training as the user expects.
         """
         definition = self.definition
+        own = self._own if options.own_optimizer else None
+        is_scheduled = is_scheduled or options.schedule.changes
+        known = [*figures, *(f"val_{name}" for name in (*figures, *self.measured) if validates)]
         made = definition.callbacks() if self.calls_back else []
+        scheduler: Callable[..., EpochCallbacks] | None = getattr(self.framework, "epoch_scheduler", None)
+        if self.calls_back and not made and scheduler is not None and "get_scheduler" in definition.functions:
+            if is_scheduled:
+                raise ConfigurationError(
+                    f"Either `{spelled('lr_schedule')}` with `{spelled('warmup_epochs')}`, or `get_scheduler` of "
+                    f"{definition.source} sets the learning rate. Received: both. Leave one of them out."
+                )
+            parameters, make_optimizer = self._parameters, self._make_optimizer if own else None
+
+            def schedule(optimizer: Any) -> Any:
+                return definition.made_for("get_scheduler", optimizer, parameters)
+
+            monitor = getattr(definition.functions["get_scheduler"], "monitor", None)
+            return scheduler(make_optimizer, schedule, monitor, str(definition.source), known)
         if not made:
             return None
         make: Callable[..., EpochCallbacks] | None = getattr(self.framework, "epoch_callbacks", None)
@@ -246,8 +316,9 @@ class ModelMaker:
                 f"`get_callbacks` is for a Keras model. Received: {what}, of {definition.source}. Remove it; "
                 f"{', '.join(f'`{spelled(name)}`' for name in others)} do what most callbacks do."
             )
-        known = [*figures, *(f"val_{name}" for name in (*figures, *self.measured) if validates)]
-        is_scheduled = is_scheduled or options.schedule.changes
+        in_training = [*figures, *(name for name in self.measured if name in self.merging)]
+        known = [*in_training, *(f"val_{name}" for name in (*figures, *self.measured) if validates)]
+        is_scheduled = is_scheduled or bool(own and own.schedule and options.rate_of_own is None)
         return make(made, str(definition.source), known, options.epochs, is_scheduled=is_scheduled)
 
     def metrics(self, compiled: Compiled, terms: Sequence[LossTerm]) -> Asked:
@@ -299,7 +370,7 @@ class ModelMaker:
 
     def release(self) -> None:
         """Release the last model."""
-        adapter, self._adapter = self._adapter, None
+        adapter, self._adapter, self._own, self._make_optimizer = self._adapter, None, None, None
         if adapter is not None:
             adapter.release()
         else:

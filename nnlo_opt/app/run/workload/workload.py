@@ -72,6 +72,8 @@ class ModuleWorkload:
         self._context = context
         #: False: all trials are parts of one training
         self.searches = searches
+        #: most workers of a master
+        self.n_workers = 1
         #: True once a task was opened
         self._has_opened = False
         self._tuples = tuples
@@ -105,14 +107,18 @@ class ModuleWorkload:
 
     @property
     def _inspection(self) -> Inspection:
-        return Inspection(self.options, self.maker, self.data, searches=self.searches)
+        return Inspection(self.options, self.maker, self.data, searches=self.searches, n_workers=self.n_workers)
 
     def read(self) -> TrialDefinition:
         """Return the definition of the model or the objective; the first call executes the user's module."""
         return self.maker.definition
 
-    def follow(self, *, compile: bool, metrics: bool = True, callbacks: bool = True) -> None:
+    def follow(
+        self, *, compile: bool, metrics: bool = True, callbacks: bool = True, optimizer: bool = True, n_workers: int = 1
+    ) -> None:
         """Use or ignore what models say by `compile`, metrics, and `get_callbacks`; see `core.comm.run_messages`."""
+        self.n_workers = n_workers
+        self.maker.follows_optimizer = optimizer and self.options.follows_optimizer
         self.maker.follows_compile = compile and self.options.follows_compile
         self.maker.follows_metrics = metrics and self.options.follows_metrics
         self.maker.calls_back = callbacks
@@ -183,6 +189,7 @@ class ModuleWorkload:
         options = options.with_steps(steps)
         if steps:
             check_training(options)
+        options = self.maker.with_own(options, start.n_workers)
         _check_no_decay(options, [spec.name for spec in adapter.layout.specs])
         return self._tasks.task(start, adapter, options).replaced(steps=steps)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nnlo_opt.core.base.errors import ConfigurationError
-from nnlo_opt.engine.models.plain_data import packed
+from nnlo_opt.engine.models.plain_data import is_kept
 
 _SETTINGS = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, np.ufunc, partial, type, PurePath)
 #: attribute of Keras in which a comparison appears only with the first metric
@@ -31,7 +31,7 @@ def state_of(callback: Any) -> dict[str, dict[str, Any]]:
     settings = {name: _name_of(value) for name, value in own.items() if isinstance(value, _SETTINGS)}
     values = {name: value for name, value in own.items() if name not in settings}
     for name, value in values.items():
-        if not _is_kept(value):
+        if not is_kept(value):
             raise ConfigurationError(
                 "A callback must keep numbers, text, lists, dictionaries and arrays as attributes, for checkpoints. "
                 f"Received: `{name}` of {type(callback).__name__}, {type(value).__name__}. Keep such data, or make the "
@@ -62,15 +62,3 @@ def load_state(callback: Any, state: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _name_of(setting: Any) -> str:
     return str(getattr(setting, "__qualname__", None) or getattr(setting, "__name__", type(setting).__name__))
-
-
-def _is_kept(value: Any) -> bool:
-    """Return True if a value comes back from a checkpoint as it is."""
-    if isinstance(value, dict | list | tuple):
-        parts = [*value, *value.values()] if isinstance(value, dict) else value
-        return type(value) in (dict, list, tuple) and all(map(_is_kept, parts))
-    try:
-        packed(value)
-    except ConfigurationError:
-        return False
-    return True

@@ -5,6 +5,7 @@ import math
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 from nnlo_opt.engine.models import losses
 from nnlo_opt.engine.models.compiled import Compiled
-from nnlo_opt.engine.models.losses import VariedLoss
+from nnlo_opt.engine.models.losses import BatchLoss, VariedLoss
+from nnlo_opt.engine.models.own_optimizer import Own
 
 #: arguments of any optimizer -> options
 _BESIDE = {
@@ -25,6 +27,8 @@ _BESIDE = {
     "global_clipnorm": "global_clip_norm",
     "clipvalue": "clip_value",
 }
+#: arguments of an optimizer without effect on steps here
+_WITHOUT = ("ema_overwrite_frequency", "loss_scale_factor")
 #: methods of a model that `fit` and `evaluate` call, with what does the same
 _METHODS = {
     "compute_loss": "Give the function of each sample by `get_loss`, and add penalties by `add_loss`",
@@ -34,10 +38,14 @@ _METHODS = {
         "Give the loss by `get_loss`, or search an objective that calls `fit` itself",
     ),
 }
+#: optimizers without squares of gradients
+_LINEAR = ("sgd", "lion")
 #: attribute of a model from a file: which of its settings of `compile` cannot be read
 _FAULT = "_nnlo_opt_compile_fault"
 #: reductions that are the mean of a batch
-_MEANS = ("sum_over_batch_size", "mean", "auto", "mean_with_sample_weight")
+_MEANS = ("sum_over_batch_size", "mean", "auto")
+#: reductions that workers cannot make of the means of their batches
+_OF_BATCH = ("sum", "mean_with_sample_weight")
 
 
 def refuse_own_methods(model: Any) -> None:
@@ -65,7 +73,7 @@ def arguments_of(model: Any) -> Compiled:
     if not asked:
         fault = vars(model).get(_FAULT)
         return Compiled(unused=() if fault is None else (fault,))
-    optimizer, steps, unused_steps = _optimizer(model)
+    optimizer = _optimizer(model)
     unused = []
     if asked.get("jit_compile") and not model._resolve_auto_jit_compile():
         unused.append("jit_compile=True (write `get_model.jit_compile = True`)")
@@ -76,12 +84,16 @@ def arguments_of(model: Any) -> Compiled:
     scale = getattr(model.optimizer, "initial_scale", 1.0)  # of a LossScaleOptimizer
     if (power := 2.0 ** max(0, round(math.log2(scale)))) != scale:
         unused.append(f"initial_scale={scale:g} of LossScaleOptimizer (it begins at {power:g})")
-    weights = asked.get("loss_weights")
-    return Compiled(
-        optimizer=optimizer,
-        steps=steps,
-        unused_steps=tuple(unused_steps),
-        loss=_request(asked.get("loss")),
+    weights, loss = asked.get("loss_weights"), _request(asked.get("loss"))
+    reduced = [one.text for one in _each(loss) if isinstance(one, BatchLoss)]
+    unused += [
+        f"{text} over the batches of several workers, which are averaged, or over validation batches of the size that "
+        "`fit` has"
+        for text in dict.fromkeys(reduced)
+    ]
+    return replace(
+        optimizer,
+        loss=loss,
         loss_weights=[weights] if isinstance(weights, int | float) else weights,
         metrics=asked.get("metrics"),
         weighted_metrics=asked.get("weighted_metrics"),
@@ -126,25 +138,47 @@ def _modules_in(config: Any) -> Iterator[str]:
 # ---------------------------------------------------------------- the optimizer
 
 
-def _optimizer(model: Any) -> tuple[str, dict[str, Any], list[str]]:
-    """Return an optimizer in words, the training options that make its steps, and its arguments without effect."""
+def _optimizer(model: Any) -> Compiled:
+    """Return what is known of an optimizer."""
+    import keras
+
     optimizer = model.optimizer
     if optimizer is None:
-        return "", {}, []
+        return Compiled()
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale, which is kept here anyway
     kind, config = type(optimizer), optimizer.get_config()
     name = kind.__name__.lower()
     rate, schedule = _rate(config.get("learning_rate"))
-    is_ours = kind.__module__.partition(".")[0] == "keras" and name in OPTIMIZERS
+    is_of_keras = kind.__module__.partition(".")[0] == "keras"
+    is_ours = is_of_keras and name in OPTIMIZERS
     parameters = OPTIMIZERS[name].parameters if is_ours else {}
-    defaults = kind().get_config() if is_ours else config
+    defaults = kind().get_config() if is_of_keras else config
     apart = ("name", "learning_rate", *(["ema_momentum"] * (not config.get("use_ema"))))
     changed = {key: value for key, value in config.items() if key not in apart and value != defaults[key]}
-    own = {"learning_rate": rate} if rate is not None else {}
-    shown = ", ".join(f"{key}={value!r}" for key, value in (own | changed).items())
-    text = f"{kind.__name__}({shown})"
+    own_rate = {"learning_rate": rate} if rate is not None else {}
+    text = f"{kind.__name__}({_in_words(own_rate | changed)})"
+    ema = config.get("ema_momentum") if config.get("use_ema") else None
+    without = [f"{key}={config[key]!r}" for key in _WITHOUT if config.get(key)]
+    shared_rows: list[str] = []
+    if (
+        name not in _LINEAR
+        and keras.backend.backend() == "tensorflow"
+        and any(isinstance(layer, keras.layers.Embedding) and layer.trainable for layer in model._flatten_layers())
+    ):
+        shared_rows.append(
+            "the squares of gradients of an Embedding by Keras on TensorFlow, which leave out that samples of a batch "
+            "share rows (their gradients are added first, as by other backends)"
+        )
+    unused_own = [*([f"{' and '.join(without)} of {kind.__name__}"] if without else []), *shared_rows]
+    own = Own(
+        optimizer=optimizer,
+        words=text.replace(f"={rate!r}", f"={schedule}", 1) if schedule else text,
+        schedule=schedule,
+        n_scheduled=_n_scheduled(config.get("learning_rate")),
+        ema=ema,
+    )
     if not is_ours:
-        return text, {}, []
+        return Compiled(optimizer=text, own=own, unused_own=tuple(unused_own))
     chosen = {key: changed.pop(key) for key in parameters if key in changed}
     beside = {option: changed.pop(key) for key, option in _BESIDE.items() if key in changed}
     if changed.pop("use_ema", False):
@@ -154,9 +188,24 @@ def _optimizer(model: Any) -> tuple[str, dict[str, Any], list[str]]:
         beside |= {"no_decay": f"^({'|'.join(map(re.escape, kept))})$"} if kept else {}
     others = [f"{key}={value!r}" for key, value in changed.items()]
     unused = [f"{' and '.join(others)} of {kind.__name__}"] if others else []
+    unused += shared_rows
     if schedule:
         unused.append(f"{schedule} of its learning rate (`{spelled('lr_schedule')}`)")
-    return text, {"optimizer": name, "learning_rate": rate, "optimizer_params": chosen, **beside}, unused
+    is_alike = changed.keys() <= {*_WITHOUT}
+    return Compiled(
+        optimizer=text,
+        steps={"optimizer": name, "learning_rate": rate, "optimizer_params": chosen, **beside},
+        unused_steps=tuple(unused),
+        own=None if is_alike and not schedule else replace(own, differs_in_rate_only=is_alike),
+        unused_own=tuple(unused_own),
+    )
+
+
+def _in_words(config: Mapping[str, Any]) -> str:
+    """Return arguments as text, without addresses of objects."""
+    plain = (bool, int, float, str, list, tuple, type(None))
+    shown = ((key, repr(value) if isinstance(value, plain) else type(value).__name__) for key, value in config.items())
+    return ", ".join(f"{key}={value}" for key, value in shown)
 
 
 def _rate(value: Any) -> tuple[float | None, str]:
@@ -169,6 +218,19 @@ def _rate(value: Any) -> tuple[float | None, str]:
     return (float(str(np.float32(value))), "") if isinstance(value, int | float) else (None, "")
 
 
+def _n_scheduled(value: Any) -> int | None:
+    """Return the steps after which a schedule changes no more; None if it always does, or that is unknown."""
+    config = value.get("config", {}) if isinstance(value, Mapping) else {}
+    match value.get("class_name") if config else "":
+        case "CosineDecay":
+            return int(config["decay_steps"] + (config.get("warmup_steps") or 0))
+        case "PolynomialDecay" if not config.get("cycle"):
+            return int(config["decay_steps"])
+        case "PiecewiseConstantDecay":
+            return int(config["boundaries"][-1])
+    return None
+
+
 # ---------------------------------------------------------------- losses
 
 
@@ -179,6 +241,11 @@ def _request(loss: Any) -> Any:
     if isinstance(loss, Mapping):
         return {name: _loss(one) for name, one in loss.items()}
     return [_loss(one) for one in loss] if isinstance(loss, list | tuple) else _loss(loss)
+
+
+def _each(request: Any) -> list[Any]:
+    """Return the losses of a request."""
+    return [*request.values()] if isinstance(request, Mapping) else request if isinstance(request, list) else [request]
 
 
 def _loss(loss: Any) -> Any:
@@ -202,8 +269,8 @@ def _loss(loss: Any) -> Any:
 
 def _of_object(loss: Any) -> Any:
     """Return a loss object as the function of each sample that it takes the mean of."""
-    if loss.reduction == "sum":
-        return _called(loss, f"{type(loss).__name__}(reduction='sum')")  # one number for a batch, as in Keras
+    if loss.reduction in _OF_BATCH:
+        return BatchLoss(loss, f"{type(loss).__name__}(reduction={loss.reduction!r})")
     if loss.reduction not in _MEANS:
         raise ConfigurationError(
             f"A loss must be the mean or the sum of a batch. Received: {type(loss).__name__} with "

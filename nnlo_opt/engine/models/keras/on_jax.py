@@ -36,9 +36,9 @@ class Engine:
         self._compiled_outputs: dict[int, Any] = {}
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
-        gradient, (sums, state, counters) = self._compiled_gradient(*vectors, batch)
-        own_counters = [np.asarray(counter) for counter in counters]
-        return Gradient(np.asarray(sums), np.asarray(gradient), np.asarray(state), own_counters)
+        gradient, (sums, state, counters, states) = self._compiled_gradient(*vectors, batch)
+        own_counters, after = ([np.asarray(array) for array in arrays] for arrays in (counters, states))
+        return Gradient(np.asarray(sums), np.asarray(gradient), np.asarray(state), own_counters, after)
 
     def figures(self, vectors: Vectors, batch: Batch) -> list[np.ndarray]:
         return [np.asarray(figure) for figure in self._compiled_figures(*vectors, batch)]
@@ -49,21 +49,21 @@ class Engine:
         compiled = self._compiled_outputs.get(id(model))
         if compiled is None:
             PULSE.expect(SLOW)
-            compiled = jax.jit(lambda vectors, batch: self._graph.outputs(vectors, batch, _split, model))
+            compiled = jax.jit(lambda vectors, batch: self._graph.outputs(vectors, batch, split, model))
             self._compiled_outputs[id(model)] = compiled
         return [np.asarray(output) for output in compiled(vectors, batch)]
 
     def _objective(self, weights: Any, state: Any, counters: Any, batch: Batch) -> tuple[Any, tuple[Any, ...]]:
         PULSE.expect(SLOW)  # runs during tracing, once for every batch size, before the slow compilation
-        loss, sums, scope = self._graph.forward(Vectors(weights, state, counters), batch, _split, training=True)
-        return loss, (sums, *self._graph.moved(scope))
+        loss, sums, scope, outputs = self._graph.forward(Vectors(weights, state, counters), batch, split)
+        return loss, (sums, *self._graph.moved(scope), self._graph.states_after(outputs, batch))
 
     def _figures(self, weights: Any, state: Any, counters: Any, batch: Batch) -> Any:
         PULSE.expect(SLOW)
-        return self._graph.evaluate(Vectors(weights, state, counters), batch, _split)
+        return self._graph.evaluate(Vectors(weights, state, counters), batch, split)
 
 
-def _split(vector: Any, layout: Layout) -> list[Any]:
+def split(vector: Any, layout: Layout) -> list[Any]:
     """Return the arrays of a flat vector; the gradients of the arrays come back as one concatenation."""
     import jax.numpy as jnp
 

@@ -21,11 +21,12 @@ from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.files import atomic_path, regular
 from nnlo_opt.core.base.spelling import either
 from nnlo_opt.core.base.trees import Shapes, leaves
-from nnlo_opt.core.models.adapter import FrameworkAdapter, first_line, in_words, refusal_of_samples
+from nnlo_opt.core.models.adapter import EpochCallbacks, FrameworkAdapter, first_line, in_words, refusal_of_samples
 from nnlo_opt.engine.models.compiled import Compiled
 from nnlo_opt.engine.models.keras.on_torch import use_threads
 from nnlo_opt.engine.models.losses import LossTerm, Output
 from nnlo_opt.engine.models.metrics import Asked
+from nnlo_opt.engine.models.own_optimizer import Own
 from nnlo_opt.engine.models.torch import losses as torch_losses
 
 NOUN = "a torch module"
@@ -122,6 +123,29 @@ def compiled_of(model: Any) -> Compiled:
                 "inside, or search an objective with its own trainer and `nnlo_opt.integrations.lightning`."
             )
     return Compiled()
+
+
+def own_of(optimizer: Any, source: str) -> Own:
+    """Return what `get_optimizer` of the file `source` returned; ConfigurationError if it is no optimizer of torch."""
+    from nnlo_opt.engine.models.torch import own_optimizer
+
+    return own_optimizer.own_of(optimizer, source)
+
+
+def epoch_scheduler(
+    make_optimizer: Callable[[], Any] | None,
+    make: Callable[[Any], Any],
+    monitor: str | None,
+    source: str,
+    known: Sequence[str],
+) -> EpochCallbacks:
+    """Return the scheduler of a training, which steps once an epoch; arguments as of `own_optimizer.EpochScheduler`.
+
+    `make_optimizer`: None if an optimizer of this package takes the steps.
+    """
+    from nnlo_opt.engine.models.torch import own_optimizer
+
+    return own_optimizer.EpochScheduler(make_optimizer or own_optimizer.stand_in, make, monitor, source, known)
 
 
 def metrics_of(request: Any, terms: Sequence[LossTerm], weighted: Any = None) -> Asked:

@@ -1,0 +1,114 @@
+"""Optimizers that are objects of a framework, behind the interface of those in NumPy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError
+from nnlo_opt.core.models.adapter import blame_on_trial
+from nnlo_opt.core.update_rules.optimizers import Optimizer, Slots
+from nnlo_opt.core.update_rules.vectors import FloatVector, blocks
+from nnlo_opt.engine.models.plain_data import packed, unpacked
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Optimizer that a model brings."""
+
+    #: object of the framework
+    optimizer: Any
+    #: class and arguments, without addresses of memory: the same on all ranks
+    words: str
+    #: schedule of its learning rate, in words; empty if it has none
+    schedule: str = ""
+    #: steps after which the schedule changes no more; None if it always does, or that is unknown
+    n_scheduled: int | None = None
+    #: momentum of the average of the weights; None for no average
+    ema: float | None = None
+    #: True if one of `OPTIMIZERS` takes the same steps at a constant rate
+    differs_in_rate_only: bool = False
+
+
+class Stepping(Protocol):
+    """Steps of a framework's optimizer on a model; vectors are float32 (n_weights,)."""
+
+    #: initial learning rate; that of the first step for a schedule
+    learning_rate: float
+
+    def step(self, weights: FloatVector, gradient: FloatVector) -> None:
+        """Apply one step to `weights` in place."""
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """Set the learning rate to `factor` times the initial one."""
+
+    def state(self) -> dict[str, Any]:
+        """Return all state of the next step as plain data; ConfigurationError if it is anything else."""
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
+
+
+class OwnOptimizer(Optimizer):
+    """Optimizer of a model, run by its framework.
+
+    Args:
+        words: the optimizer in words, by which a checkpoint is recognised.
+        ema: see `Optimizer.beside`.
+    """
+
+    name = "own"
+    parameters: ClassVar = {}
+    averages: ClassVar = {}
+
+    def __init__(self, n_weights: int, stepping: Stepping, words: str, ema: float | None = None) -> None:
+        super().__init__(n_weights, stepping.learning_rate, {})
+        self.beside(ema=ema)
+        self._stepping = stepping
+        self._words = words
+
+    def apply(self, weights: FloatVector, gradient: FloatVector) -> None:
+        self.n_steps += 1
+        with blame_on_trial("step of the optimizer"):
+            self._stepping.step(weights, gradient)
+        if (mean := self.average) is not None:
+            for block in blocks(self._n_weights):
+                part = mean[block]
+                self._move_average(part, weights[block], self._scratch[0][: len(part)])
+
+    def scale_learning_rate(self, factor: float) -> None:
+        super().scale_learning_rate(factor)
+        self._stepping.scale_learning_rate(factor)
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "words": self._words, "packed": packed(self._stepping.state())}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        if str(state.get("words")) != self._words:
+            raise CheckpointError(
+                f"The state of {self._words} is expected. Received: that of {state.get('words', state.get('name'))}. "
+                "Resume with the optimizer of the checkpoint."
+            )
+        self.n_steps, self.learning_rate = int(state["n_steps"]), float(state["learning_rate"])
+        for name, slot in self._slots.items():
+            slot[:] = state[name]
+        self._stepping.load_state(unpacked(np.asarray(state["packed"], np.uint8)))
+
+    def try_step(self) -> None:
+        """Take a step without a gradient, and take its state; ConfigurationError if the optimizer cannot."""
+        zeros = np.zeros(self._n_weights, np.float32)
+        self.apply(zeros.copy(), zeros)
+        self.state()
+
+    def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
+        raise NotImplementedError("An optimizer of a framework steps on all weights at once.")
+
+
+def refusal_of_state(optimizer: Any, name: str, value: Any) -> ConfigurationError:
+    """Return the error for state that no checkpoint can hold."""
+    return ConfigurationError(
+        "An optimizer must keep numbers, text, lists, dictionaries and arrays, for checkpoints. Received: "
+        f"`{name}` of {type(optimizer).__name__}, {type(value).__name__}. Keep such data, or make the object where it "
+        "is used."
+    )
