@@ -184,7 +184,10 @@ def test_batches_of_a_py_dataset_train_as_batches_of_files(folder):
 @pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_training_that_is_preempted_within_an_epoch_goes_on_exactly(folder, kind):
-    training = [*TRAINING, "--model", f"slow_{kind}.py", "--epochs", "3"]
+    check_preempted(folder, [*TRAINING, "--model", f"slow_{kind}.py", "--epochs", "3"])
+
+
+def check_preempted(folder, training):
     launcher.run(2, [*training, "--checkpoint", "whole"], folder)
     run = folder / "checkpoints/cut"
     job = launcher.start(2, [*training, "--checkpoint", "cut"], folder)
@@ -196,6 +199,62 @@ def test_a_training_that_is_preempted_within_an_epoch_goes_on_exactly(folder, ki
     launcher.run(2, [*training, "--checkpoint", "cut", "--restore"], folder)
     assert len(events_of(run, "RunStarted")) == 2, place
     assert metrics_of(run) == metrics_of(folder / "checkpoints/whole")
+
+
+MODULE = """
+import time
+
+import torch
+from some import samples
+from torch.utils.data import Dataset
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = torch.nn.Linear(20, 3)
+
+    def forward(self, x):
+        return self.last(x.sum(1))
+
+
+def get_model():
+    return Net()
+
+
+class Sequences(Dataset):
+    def __init__(self, *rows):
+        self.x, self.y = (torch.tensor(rows) for rows in samples(*rows))
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, number):
+        time.sleep(0.006)
+        parts = 1 + number % 3
+        return (self.x[number] / parts).float().expand(parts, 20), self.y[number]
+
+
+def collate_fn(items):
+    x, y = zip(*items)
+    return torch.nn.utils.rnn.pad_sequence(x, batch_first=True), torch.stack(y)
+
+
+def get_train():
+    return Sequences(0, 500)
+
+
+def get_val():
+    return Sequences(1, 203)
+"""
+
+
+@pytest.mark.proof
+@pytest.mark.needs("torch")
+def test_a_torch_module_goes_on_exactly_within_an_epoch_of_batches_that_collate_fn_pads(folder):
+    (folder / "module.py").write_text(MODULE)
+    check_preempted(folder, [*TRAINING, "--model", "module.py", "--epochs", "3", "--batch", "50"])
+    assert metrics_of(folder / "checkpoints/cut")[-1]["val_acc"] > 0.45
 
 
 def test_other_samples_are_refused_when_a_run_is_resumed(folder):

@@ -1,6 +1,7 @@
 """AUC of unbalanced classes as objective, stopping rule and target, on shards of unequal size, under real mpirun."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_metrics_on_shards_are_those_of_evaluate_and_a_resumed_training_has_them
     command = ["TrainingDriver", "--model", "model.py", "--trial-name", "T", *DATA, "--batch", "32", *options]
     first = launcher.run(n_ranks, [*command, "--epochs", "4", "--target-metric", "val_auc,>,0.3"], folder).out
     assert "accuracy, metrics auc, worst." in first
-    assert "Computed by one worker on all validation samples, as its parts do not add up: worst." in first
+    assert "samples, and not in training, as its parts do not add up: worst." in first
     assert "val_auc is past its target of 0.3" in first
     again = launcher.run(n_ranks, [*command, "--epochs", "2", "--restore"], folder).out
     run = folder / "checkpoints/T"
@@ -98,6 +99,7 @@ def test_metrics_on_shards_are_those_of_evaluate_and_a_resumed_training_has_them
     validation, test = evaluated(folder, run / "best_model.keras")
     for name in ("auc", "worst", "loss"):
         assert epochs[-1][f"val_{name}"] == pytest.approx(validation[name], abs=1e-6)
+    assert all(0.5 < epoch["auc"] < 1 and "worst" not in epoch for epoch in epochs)
     assert f"auc {test['auc']:.4f} worst {test['worst']:.4f}" in again
 
 
@@ -115,4 +117,8 @@ def test_a_search_by_auc_has_it_in_folds_columns_and_curves_and_an_unknown_name_
         trial = load_run(folder / "checkpoints/S").trials[int(row["trial"])]
         assert np.mean([fold.metrics["val_auc"] for fold in trial.folds.values()]) == float(row["m:val_auc"])
     frame = load_run(folder / "checkpoints/S").to_dataframe("epochs")
-    assert {"m:val_auc", "m:val_worst"} <= {*frame.columns}
+    assert {"m:auc", "m:val_auc", "m:val_worst"} <= {*frame.columns}
+    said = launcher.run(1, ["nnlo-opt", "ensemble", "checkpoints/S", "--size", "2"], folder).out
+    assert "Figure of merit: val_auc, maximised." in said
+    single, mean = (float(re.search(rf"^{row}.*? (0\.\d+)", said, re.MULTILINE)[1]) for row in ("best", "ensemble"))
+    assert mean >= single > 0.5

@@ -16,7 +16,7 @@ from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.comm.messages import Measure, Measured, StartFold, Validated, WorkerReady
 from nnlo_opt.core.data.batches import Samples, Stream, iterate
 from nnlo_opt.core.models.adapter import Measuring, ModelAdapter
-from nnlo_opt.core.training.history import Metrics
+from nnlo_opt.core.training.history import Metrics, plain_states
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.update_rules.layers import Layer, layers_of
 
@@ -114,10 +114,12 @@ class FoldTask(Frozen):
         """
         adapter = cast(Measuring, self.adapter)
         metrics = adapter.finish(message.states, lambda: self.validation_batches(all_workers=True))
-        for name, value in metrics.items():
-            if not math.isfinite(value):
-                raise TrialError(f"val_{name} is {value}: a metric must be finite on all validation samples")
-        return Measured(assignment=message.assignment, metrics=metrics)
+        training = adapter.finish(message.training, tuple) if message.training else {}
+        for prefix, kind, found in (("val_", "validation", metrics), ("", "training", training)):
+            for name, value in found.items():
+                if not math.isfinite(value):
+                    raise TrialError(f"{prefix}{name} is {value}: a metric must be finite on all {kind} samples")
+        return Measured(assignment=message.assignment, metrics=metrics, training=training)
 
     def validation_batches(self, *, all_workers: bool = False) -> Iterator[tuple[Arrays, Arrays]]:
         """Yield the validation samples in order, in batches without weights; `all_workers`: those of all workers."""
@@ -127,8 +129,8 @@ class FoldTask(Frozen):
 
 def validated(assignment: int, metrics: Metrics) -> Validated:
     """Return the message with metrics over validation samples."""
-    states = {name: np.asarray(state, float).tolist() for name, state in metrics.states.items()}
-    return Validated(assignment=assignment, n_samples=metrics.n_samples, sums={**metrics.sums}, states=states)
+    sums, states = {**metrics.sums}, plain_states(metrics.states)
+    return Validated(assignment=assignment, n_samples=metrics.n_samples, sums=sums, states=states)
 
 
 def metrics_of(message: Validated) -> Metrics:

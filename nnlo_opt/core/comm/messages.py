@@ -243,14 +243,15 @@ class FenceReached(AssignmentMessage):
 
     `position`: data position and discrete model state. `load`: CPU, memory and GPU of the worker's process in this
     epoch, if measured (`engine.runtime.monitor`). `n_samples` and `sums` cover the batches since the last push, if the
-    update rule does not push at a fence. A sub-master hands in the messages of its `workers` by number, with the
-    metrics of the whole epoch, which its pushes do not contain; its own `n_samples` counts samples that were not
-    pushed.
+    update rule does not push at a fence; `states`, as in `Metrics`, all batches since the last fence. A sub-master
+    hands in the messages of its `workers` by number, with the metrics of the whole epoch, which its pushes do not
+    contain; its own `n_samples` counts samples that were not pushed.
     """
 
     position: dict[str, Json]
     n_samples: int = 0
     sums: dict[str, float] = field(default_factory=dict)
+    states: dict[str, list[float]] = field(default_factory=dict)
     #: name -> fingerprint of the files that the worker has written, for the checkpoint's manifest
     files: dict[str, Json] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
@@ -295,16 +296,19 @@ class Validated(AssignmentMessage):
 class Measure(AssignmentMessage):
     """Compute the metrics of the validation just done from the merged `states` of all workers; sent to worker 1.
 
-    A metric with an empty state is computed on all validation samples, at the weights of the validation.
+    A metric with an empty state is computed on all validation samples, at the weights of the validation. `training`:
+    merged states of the epoch's training samples.
     """
 
     states: dict[str, list[float]]
+    training: dict[str, list[float]] = field(default_factory=dict)
 
 
 class Measured(AssignmentMessage):
     """Report the finite metrics that Measure asked for."""
 
     metrics: dict[str, float]
+    training: dict[str, float] = field(default_factory=dict)
 
 
 class CallBack(AssignmentMessage):

@@ -112,7 +112,10 @@ class FrameworkAdapter(ModelAdapter, Protocol):
 
 
 class Measuring(ModelAdapter, Protocol):
-    """Adapter with metrics that are not means over samples: its `evaluate` returns `Metrics.states`."""
+    """Adapter with metrics that are not means over samples: its `evaluate` returns `Metrics.states`.
+
+    Its `gradient` may return the states that add up, of the outputs in training.
+    """
 
     def finish(
         self, states: Mapping[str, ArrayLike], batches: Callable[[], Iterable[tuple[Arrays, Arrays]]]
@@ -120,13 +123,16 @@ class Measuring(ModelAdapter, Protocol):
         """Return the metric of every state, merged over all samples.
 
         Args:
-            states: merged states of `evaluate`.
+            states: merged states of `evaluate` or `gradient`.
             batches: returns all samples, for the metrics with an empty state; they are evaluated at the current
                 weights.
 
         Raises:
             TrialError: a metric is no number, or the framework fails.
         """
+
+    def measure_others(self, outputs: Sequence[np.ndarray], y: Arrays) -> dict[str, float]:
+        """Return the metrics that `Predictor.measure` does not, of outputs for all samples."""
 
 
 class Predictor(FrameworkAdapter, Protocol):
@@ -206,8 +212,11 @@ class blame_on_trial:
             raise TrialError(f"The {self._what} of the model failed: {first_line(error)}.") from error
 
 
-#: text that TensorFlow adds around a message
-_WRAPPING = re.compile(r"\{\{.*?\}\}|\[Op:.*|^Graph execution error:|^Detected at node.*|^  File .*|^<stack traces.*")
+#: text that TensorFlow and Keras add around a message
+_WRAPPING = re.compile(
+    r"\{\{.*?\}\}|\[Op:.*|^Graph execution error:|^Detected at node.*|^  File .*|^<stack traces.*|"
+    r"^Exception encountered when calling .*|\x1b\[\d*m"
+)
 
 
 def first_line(error: BaseException) -> str:

@@ -43,12 +43,23 @@ class Metrics:
             if mine.keys() != others.keys():
                 raise ValueError(f"Both metrics must have the same figures. Received: {[*mine]} and {[*others]}.")
         sums = {name: value + other.sums[name] for name, value in self.sums.items()}
-        states = {name: np.add(state, other.states[name], dtype=float) for name, state in self.states.items()}
-        return Metrics(self.n_samples + other.n_samples, sums, states)
+        return Metrics(self.n_samples + other.n_samples, sums, sum_of_states(self.states, other.states))
 
     def means(self) -> dict[str, float]:
         """Return the mean of every metric; empty without samples."""
         return {name: value / self.n_samples for name, value in self.sums.items()} if self.n_samples else {}
+
+
+def sum_of_states(one: Mapping[str, ArrayLike], other: Mapping[str, ArrayLike]) -> Mapping[str, ArrayLike]:
+    """Return the states of two parts of some samples together; {} is the neutral element."""
+    if not (one and other):
+        return one or other
+    return {name: np.add(state, other[name], dtype=float) for name, state in one.items()}
+
+
+def plain_states(states: Mapping[str, ArrayLike]) -> dict[str, list[float]]:
+    """Return states as plain data, for a message."""
+    return {name: np.asarray(state, float).tolist() for name, state in states.items()}
 
 
 class FoldHistory:
@@ -64,6 +75,8 @@ class FoldHistory:
         self.workers: dict[int, dict[str, list[float]]] = {}
         #: metrics of each worker in the current epoch
         self._training: dict[int, Metrics] = {}
+        #: states of each worker's training samples in the current epoch
+        self._states: dict[int, Mapping[str, ArrayLike]] = {}
         self._validation: dict[int, Metrics] = {}
         #: worker -> load of its process in the current epoch
         self._loads: dict[int, dict[str, float]] = {}
@@ -77,6 +90,10 @@ class FoldHistory:
         """Add the sums over `n_samples` training samples of `worker`."""
         self._training[worker] = self._training.get(worker, Metrics()).merge(Metrics(n_samples, sums))
 
+    def add_training_states(self, worker: int, states: Mapping[str, ArrayLike]) -> None:
+        """Add the states over training samples of `worker`."""
+        self._states[worker] = sum_of_states(self._states.get(worker, {}), states)
+
     def add_validation(
         self, worker: int, n_samples: int, sums: Mapping[str, float], states: Mapping[str, ArrayLike] | None = None
     ) -> None:
@@ -86,7 +103,12 @@ class FoldHistory:
 
     def validation_states(self) -> dict[str, list[float]]:
         """Return the merged states of the current epoch's validation, as plain data."""
-        return {name: np.asarray(state).tolist() for name, state in _merged(self._validation).states.items()}
+        return plain_states(_merged(self._validation).states)
+
+    def training_states(self) -> dict[str, list[float]]:
+        """Return the merged states of the current epoch's training samples, as plain data."""
+        # In the order of workers, so that the order of arrival changes no bit.
+        return plain_states(reduce(sum_of_states, (self._states[worker] for worker in sorted(self._states)), {}))
 
     def add_load(self, worker: int, load: Mapping[str, float]) -> None:
         """Store the load of the process of `worker` in this epoch, as measured by `engine.runtime.monitor`."""
@@ -96,16 +118,22 @@ class FoldHistory:
         """Discard the validation of the current epoch, because other workers will repeat it."""
         self._validation = {}
 
-    def end_epoch(self, measured: Mapping[str, float] | None = None) -> dict[str, float]:
-        """End the epoch and return its means, with the metrics `measured` from the states of the validation."""
+    def end_epoch(
+        self, measured: Mapping[str, float] | None = None, in_training: Mapping[str, float] | None = None
+    ) -> dict[str, float]:
+        """End the epoch and return its means, with the metrics `measured` from the states of the validation.
+
+        `in_training`: those from the states of the training samples.
+        """
         means = [(worker, part.means()) for worker, part in sorted(self._training.items())]
         for worker, values in [*means, *sorted(self._loads.items())]:
             for name, value in values.items():
                 self.workers.setdefault(worker, {}).setdefault(name, []).append(value)
         validation = _merged(self._validation).means() | {**(measured or {})}
-        metrics = _merged(self._training).means() | {f"val_{name}": value for name, value in validation.items()}
+        training = _merged(self._training).means() | {**(in_training or {})}
+        metrics = training | {f"val_{name}": value for name, value in validation.items()}
         self.epochs.append(metrics)
-        self._training, self._validation, self._loads = {}, {}, {}
+        self._training, self._states, self._validation, self._loads = {}, {}, {}, {}
         return metrics
 
     def values(self, metric: str) -> list[float]:
@@ -119,12 +147,17 @@ class FoldHistory:
         return {"epochs": self.epochs, "workers": {str(worker): values for worker, values in self.workers.items()}}
 
     def epoch_under_way(self) -> dict[str, Any]:
-        """Return the training sums of the current epoch as plain data."""
-        return {str(worker): [part.n_samples, part.sums] for worker, part in self._training.items()}
+        """Return the training sums of the current epoch, and states if there are any, as plain data."""
+        states = {worker: [plain_states(own)] for worker, own in self._states.items() if own}
+        parts = self._training.items()
+        return {str(worker): [part.n_samples, part.sums, *states.get(worker, [])] for worker, part in parts}
 
     def resume_epoch(self, data: Mapping[str, Any]) -> None:
-        """Restore the training sums that `epoch_under_way` returned."""
-        self._training = {int(worker): Metrics(n_samples, dict(sums)) for worker, (n_samples, sums) in data.items()}
+        """Restore what `epoch_under_way` returned."""
+        self._training, self._states = {}, {}
+        for worker, (n_samples, sums, *states) in data.items():
+            self._training[int(worker)] = Metrics(n_samples, dict(sums))
+            self._states[int(worker)] = states[0] if states else {}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "FoldHistory":
@@ -149,13 +182,14 @@ class FoldRecord(TypedDict):
 def as_nnlo_history(fold: Mapping[str, Any], n_ranks: int) -> dict[str, Any]:
     """Return the `history.json` of a fold in the form that NNLO writes: `<world>:<parent>:<process>` -> values.
 
-    The master reports the validation metrics of the central weights, a worker the training metrics of its batches. A
-    training in one process reports both under one name.
+    The master reports the validation metrics of the central weights and what only all workers together have, a worker
+    the training metrics of its batches. A training in one process reports both under one name.
     """
     history: dict[str, dict[str, list[float]]] = {"0:-:-": {}}
+    of_workers = {name for metrics in fold["workers"].values() for name in metrics}
     for metrics in fold["epochs"]:
         for name, value in metrics.items():
-            if name.startswith("val_"):
+            if name not in of_workers:
                 history["0:-:-"].setdefault(name, []).append(value)
     for worker, metrics in fold["workers"].items():
         history.setdefault("0:-:-" if n_ranks == 1 else f"{worker}:{worker}:-", {}).update(metrics)

@@ -1,8 +1,8 @@
 """Metrics of a model besides its losses and accuracy: which of its outputs each one belongs to, and its name.
 
-They are those of `compile` or of `get_metrics()`: a list for the only output, a list with an entry for each output, or
-a dict by the names of outputs. The framework's objects compute them (`engine.models.keras.metrics`,
-`engine.models.torch.metrics`) on validation and test samples.
+They are those of `compile` or of `get_metrics()`: a list or a dict of names for the only output, a list with an entry
+for each output, or a dict by the names of outputs. The framework's objects compute them (`engine.models.keras.metrics`,
+`engine.models.torch.metrics`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +39,8 @@ class OutputMetric:
     #: number of the output, from 0
     output: int
     metric: Any
+    #: True if it counts each training sample by its weight
+    is_weighted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +71,15 @@ def asked_metrics(
         request: metrics as `compile` takes them.
         terms: losses of the outputs.
         make: returns the name of one metric, its object, and True if it is the framework's with its defaults.
-        weighted: metrics with sample weights, which validation samples do not have.
+        weighted: metrics with sample weights, which only training samples have.
 
     Raises:
         ConfigurationError: the metrics do not fit the outputs, or have a name of a loss.
     """
     metrics, counted, unfit = list[OutputMetric](), list[str](), list[str]()
     reserved, taken = {*figures_of(terms), "acc"}, set[str]()
-    for each in (request, weighted):
-        for number, one in _by_output(each, terms):
+    for each, is_weighted in ((request, False), (weighted, True)):
+        for number, one, own in _by_output(each, terms):
             name, metric, is_plain = make(one)
             term = terms[number]
             kind = _ACCURACIES.get(fold(name)) if is_plain else None
@@ -86,7 +88,7 @@ def asked_metrics(
             elif kind == "":
                 unfit.append(name)
             else:
-                whole = canonical_metric(name if len(terms) == 1 else f"{term.output}_{name}")
+                whole = canonical_metric((own or name) if len(terms) == 1 else f"{term.output}_{name}")
                 if whole in reserved:
                     raise ConfigurationError(
                         f"A metric must have a name that no loss or accuracy has. Received: {whole}. Choose another, "
@@ -95,7 +97,7 @@ def asked_metrics(
                 numbered = (f"{whole}_{n}" for n in range(1, len(taken) + 1))
                 free = next(other for other in (whole, *numbered) if other not in taken)
                 taken.add(free)
-                metrics.append(OutputMetric(free, number, metric))
+                metrics.append(OutputMetric(free, number, metric, is_weighted))
     return Asked(tuple(metrics), tuple(dict.fromkeys(counted)), tuple(dict.fromkeys(unfit)))
 
 
@@ -130,14 +132,17 @@ def _are_equal(one: np.ndarray, other: np.ndarray) -> bool:
     return bool(np.abs(one - other).max() <= _TOLERANCE * np.abs(one).max())
 
 
-def _by_output(request: Any, terms: Sequence[LossTerm]) -> Iterator[tuple[int, Any]]:
-    """Yield the number of an output and one of its metrics, for all metrics of a request."""
+def _by_output(request: Any, terms: Sequence[LossTerm]) -> Iterator[tuple[int, Any, str]]:
+    """Yield the number of an output, one of its metrics, and its name in a request of names; for all metrics."""
     if request is None or (isinstance(request, list | tuple | Mapping) and not request):
         return
     names = [term.output for term in terms]
     if isinstance(request, Mapping) and set(request) <= set(names):
         each = [request.get(name) for name in names]
     elif len(terms) == 1:
+        if isinstance(request, Mapping) and not any(isinstance(metric, list | tuple) for metric in request.values()):
+            yield from ((0, metric, str(name)) for name, metric in request.items())
+            return
         each = [request]
     elif isinstance(request, list | tuple) and len(request) == len(terms):
         each = [*request]
@@ -149,7 +154,7 @@ def _by_output(request: Any, terms: Sequence[LossTerm]) -> Iterator[tuple[int, A
         )
     for number, metrics in enumerate(each):
         for metric in _flat(metrics):
-            yield number, metric
+            yield number, metric, ""
 
 
 def _flat(metrics: Any) -> Iterator[Any]:

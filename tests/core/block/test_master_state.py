@@ -26,8 +26,8 @@ def push(n_samples=5, loss=1.0, **more):
     return msg.PushUpdate(n_samples=n_samples, sums={"loss": loss * n_samples}, **given)
 
 
-def fence_reached():
-    return msg.FenceReached(assignment=0, position={})
+def fence_reached(**states):
+    return msg.FenceReached(assignment=0, position={}, states=states)
 
 
 def validated(loss=1.0, n_samples=4, **states):
@@ -394,6 +394,15 @@ def test_states_are_merged_and_finished_once_by_worker_1():
     *_, report, finish = state.handle(1, MEASURED)
     assert report.metrics == finish.metrics == {"loss": 1.0, "val_loss": 1.0, "val_auc": 0.75}
     assert "val_auc is past its target" in finish.reason
+
+
+def test_states_of_training_samples_need_no_validation():
+    state = started(MasterState(plan(n_workers=1, epochs=1)), has_validation=False)
+    state.handle(1, push(n_samples=state.n_train, end_of_pass=True))
+    *_, asked = state.handle(1, fence_reached(auc=[1.0, 2.0]))
+    assert asked == ins.SendMeasure(states={}, training={"auc": [1.0, 2.0]})
+    *_, report, finish = state.handle(1, msg.Measured(assignment=0, metrics={}, training={"auc": 0.75}))
+    assert report.metrics == finish.metrics == {"loss": 1.0, "auc": 0.75}
 
 
 def test_a_worker_without_validation_samples_has_no_states():

@@ -63,6 +63,21 @@ def test_states_are_added_in_float64_and_in_the_order_of_workers():
         one.merge(Metrics(1, {}, {"acu": [1.0]}))
 
 
+def test_states_of_training_samples_are_merged_and_survive_within_an_epoch():
+    history = FoldHistory()
+    for worker, value in ((2, 1.0), (1, 1e16), (2, -1e16)):
+        history.add_training(worker, 1, {"loss": 0.0})
+        history.add_training_states(worker, {"auc": [value, 2.0]})
+    assert FoldHistory().training_states() == {}
+    again = FoldHistory()
+    again.resume_epoch(json.loads(json.dumps(history.epoch_under_way())))
+    assert again.training_states() == history.training_states() == {"auc": [1e16 + (1.0 - 1e16), 6.0]}
+    assert again.end_epoch({}, {"auc": 0.5}) == {"loss": 0.0, "auc": 0.5}
+    assert again.training_states() == {}
+    again.resume_epoch({"1": [3, {"loss": 6.0}]})  # of a version without states
+    assert again.end_epoch() == {"loss": 2.0}
+
+
 def test_without_validated_samples_there_is_no_validation_metric():
     history = FoldHistory()
     history.add_training(1, 1, {"loss": 0.0})

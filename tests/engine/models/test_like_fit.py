@@ -5,15 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from nnlo_opt.app.run.workload.fold_tasks import Feeding
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.data.folds import single_fold
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.engine.models.keras import framework
+from nnlo_opt.engine.models.keras.metrics import metrics_of
+from nnlo_opt.engine.models.losses import LossTerm
 from nnlo_opt.engine.models.own_optimizer import OwnOptimizer
+from tests.helpers import effort
 from tests.helpers.adapters import keras
 from tests.helpers.keras_adapters import keras_adapter
 from tests.helpers.linear_teams import central_of, finish
-from tests.helpers.loopback_team import LoneTeam, LoopbackTeam, tasks_from
+from tests.helpers.loopback_team import BuiltTasks, LoneTeam, LoopbackTeam, tasks_from
 from tests.helpers.memory_source import ArraySource
 from tests.helpers.refusals import refusal
 
@@ -87,6 +91,41 @@ def own_team(directory, optimizer, n_workers=1, **options):
     return _team(directory, optimizer, found.brings(TrainingOptions()), options, n_workers)
 
 
+def test_metrics_of_each_epoch_are_those_of_fit_in_training_too(tmp_path):
+    labels, weights = (Y > 0).astype(np.float32), rng.uniform(0.5, 2, len(X)).astype(np.float32)
+    asked = {"metrics": ["AUC", "mae"], "weighted_metrics": [keras.metrics.MeanSquaredError(name="w")]}
+
+    def model():
+        keras.utils.set_random_seed(1)
+        network = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")])
+        network.compile("sgd", "binary_crossentropy", **asked)
+        return network
+
+    data = {"validation_data": (X[N_TRAIN:], labels[N_TRAIN:]), "batch_size": BATCH, "epochs": EPOCHS}
+    given = {"sample_weight": weights[:N_TRAIN], "shuffle": False, "verbose": 0}
+    theirs = model().fit(X[:N_TRAIN], labels[:N_TRAIN], **data, **given).history
+    options = TrainingOptions(batch=BATCH, epochs=EPOCHS, shuffle=False, optimizer="sgd", learning_rate=0.01)
+    source, folds = ArraySource(X, labels, {"w": weights}), [single_fold(N_TRAIN, len(X) - N_TRAIN)]
+
+    def build(parameters, options, seed):
+        network = model()
+        own = framework.compiled_of(network)
+        terms = (LossTerm("out", "binary_crossentropy"),)
+        measures = metrics_of(own.metrics, terms, own.weighted_metrics)
+        return framework.adapter(network, terms, metrics=measures.metrics, merging=measures.names)
+
+    def tasks():
+        feeding = Feeding(sample_weights_name="w")
+        return BuiltTasks(build=build, source=source, folds=folds, options=options, feeding=feeding)
+
+    finish(team := LoneTeam(tmp_path, options, tasks, 1))
+    ours = [report.metrics for report in team.reported(msg.EpochReported)]
+    names = {"auc": "AUC", "mae": "mae", "w": "w"}
+    for name, theirs_name in names.items():
+        for prefix in ("", "val_"):
+            assert [m[prefix + name] for m in ours] == pytest.approx(theirs[prefix + theirs_name], abs=1e-5), name
+
+
 def spared(optimizer):
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     return optimizer
@@ -103,7 +142,7 @@ OPTIMIZERS = {
 MODES = [{}, {"synchronous": True}, {"mode": "allreduce"}]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", effort.some_of(["adamw", "sgd", "adamw of kernels", "nadam", "adagrad", "lion"], 2))
 def test_every_step_of_a_compiled_model_is_that_of_fit(tmp_path, name):
     steps, _, losses = fitted(OPTIMIZERS[name])
     finish(team := team_of(tmp_path, OPTIMIZERS[name], exchange="messages"))
@@ -119,7 +158,7 @@ def test_every_step_of_a_compiled_model_is_that_of_fit(tmp_path, name):
 
 
 @pytest.mark.parametrize("options", MODES, ids=str)
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", effort.some_of(["adamw", "sgd"]))
 def test_a_compiled_model_is_trained_as_by_fit_in_shared_memory_and_in_every_mode(tmp_path, monkeypatch, name, options):
     monkeypatch.setattr(LoopbackTeam, "shares", True)
     _, left, _ = fitted(OPTIMIZERS[name])
@@ -127,26 +166,33 @@ def test_a_compiled_model_is_trained_as_by_fit_in_shared_memory_and_in_every_mod
     np.testing.assert_allclose(central_of(team), left, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("options", MODES, ids=str)
-@pytest.mark.parametrize("dies_after", [0, 1, 9, 22, 34])
-def test_a_team_killed_within_an_average_of_weights_leaves_that_of_fit(tmp_path, options, dies_after):
-    def optimizer(o):
-        return o.AdamW(0.02, weight_decay=0.01, use_ema=True, ema_momentum=0.9)
+def averaging(o):
+    return o.AdamW(0.02, weight_decay=0.01, use_ema=True, ema_momentum=0.9)
 
-    _, left, losses = fitted(optimizer, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
-    finish(whole := team_of(tmp_path / "whole", optimizer, **options))
-    np.testing.assert_allclose(central_of(whole), left, rtol=1e-4, atol=1e-4)
-    ours = [report.metrics["val_loss"] for report in whole.reported(msg.EpochReported)]
+
+@pytest.fixture(scope="module", params=MODES, ids=str)
+def whole(request, tmp_path_factory):
+    """The options of a team that averages its weights, and what it leaves if nothing happens: that of `fit`."""
+    _, left, losses = fitted(averaging, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
+    finish(team := team_of(tmp_path_factory.mktemp("whole"), averaging, **request.param))
+    np.testing.assert_allclose(central_of(team), left, rtol=1e-4, atol=1e-4)
+    ours = [report.metrics["val_loss"] for report in team.reported(msg.EpochReported)]
     assert ours == pytest.approx(losses, rel=1e-3)
-    killed = team_of(tmp_path / "parts", optimizer, **options)
+    return request.param, central_of(team)
+
+
+@pytest.mark.parametrize("dies_after", effort.some_of([34, 9, 0, 1, 22]))
+def test_a_team_killed_within_an_average_of_weights_leaves_that_of_fit(tmp_path, whole, dies_after):
+    options, left = whole
+    killed = team_of(tmp_path, averaging, **options)
     killed.run_fold()
     killed.steps(dies_after)
     if dies_after > 20:
         # As at a notice of the batch system: a checkpoint within an epoch, then the end.
         killed.order(msg.PreemptFold(assignment=0))
         killed.settle()
-    finish(again := team_of(tmp_path / "parts", optimizer, **options))
-    assert np.array_equal(central_of(again), central_of(whole))
+    finish(again := team_of(tmp_path, averaging, **options))
+    assert np.array_equal(central_of(again), left)
 
 
 # ---------------------------------------------------------------- optimizers that Keras runs

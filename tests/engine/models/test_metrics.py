@@ -98,9 +98,22 @@ def test_training_and_states_do_not_mix():
     adapter = framework.adapter(network(), BINARY, metrics=metrics_of(["AUC"], BINARY).metrics, merging=["auc"])
     gradient = np.empty(adapter.n_weights, np.float32)
     before = adapter.evaluate(x, y).states["auc"]
-    assert adapter.gradient(x, y, gradient).states == {}
+    np.testing.assert_array_equal(adapter.gradient(x, y, gradient).states["auc"], before)
     np.testing.assert_array_equal(adapter.evaluate(x, y).states["auc"], before)
     assert before.dtype == np.float64
+    adapter = framework.adapter(network(), BINARY, metrics=metrics_of([worst()], BINARY).metrics, merging=[])
+    assert adapter.gradient(x, y, gradient).states == {}
+
+
+def test_outputs_are_measured_as_by_evaluate():
+    x, y = samples()
+    model = network(metrics=many())
+    theirs = model.evaluate(x, y[:, None], batch_size=len(x), verbose=0, return_dict=True)
+    adapter = framework.adapter(model, BINARY, metrics=metrics_of(many(), BINARY).metrics, merging=())
+    ours = adapter.measure_others(adapter.predict(x), y)
+    names = {"auc": "AUC", "binary_acc": "binary_accuracy"}
+    assert ours == pytest.approx({name: float(np.squeeze(theirs[names.get(name, name)])) for name in ours}, abs=1e-6)
+    assert len(ours) == len(many())
 
 
 @pytest.mark.parametrize(
@@ -111,6 +124,7 @@ def test_training_and_states_do_not_mix():
         (lambda m: [m.AUC(name="mine_2")], ("mine_2",)),
         (lambda m: [m.TopKCategoricalAccuracy(3)], ("top_k_categorical_acc",)),
         (lambda m: {"out": [["mse"]]}, ("mse",)),
+        (lambda m: {"mine": "mse", "other": m.AUC(), "acc": "accuracy"}, ("mine", "other")),
         (lambda m: ["categorical_accuracy"], ("categorical_acc",)),
     ],
 )

@@ -66,6 +66,21 @@ def test_metrics_on_shards_are_those_of_all_samples(kind):
     expected = {name: float(metric(*given)) for name, metric in zip(asked.names, make(), strict=True)}
     assert ours == pytest.approx(expected, abs=1e-6)
     assert figures_over(adapter, lambda: shards) == pytest.approx(total.means() | expected, abs=1e-6)
+    outputs = adapter.predict(x)
+    assert adapter.measure_others(outputs, y) == pytest.approx(expected, abs=1e-6)
+    trained, gradient = Metrics(), np.empty(adapter.n_weights, np.float32)
+    for shard in shards:
+        trained = trained.merge(adapter.gradient(*shard, gradient))
+    assert adapter.finish(trained.states, tuple) == pytest.approx({n: expected[n] for n in found}, abs=1e-6)
+
+
+def test_a_single_sample_that_is_normalised_counts_once():
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+    asked = framework.metrics_of(metrics("binary"), BINARY)
+    adapter = framework.adapter(model, BINARY, metrics=asked.metrics, merging=asked.names)
+    x, score = samples(1)
+    states = adapter.gradient(x, (score > 0).astype(np.float32), np.empty(adapter.n_weights, np.float32)).states
+    assert sum(states["binary_recall"]) == 1
 
 
 def test_names_are_those_of_the_classes_and_what_is_of_another_kind_is_refused():
@@ -76,4 +91,4 @@ def test_names_are_those_of_the_classes_and_what_is_of_another_kind_is_refused()
         "binary_auroc_1",
     )
     assert framework.metrics_of([torchmetrics.Accuracy(task="binary")], BINARY).names == ("binary_acc",)
-    refusal(framework.metrics_of, ["AUC"], BINARY, says=["an object of torchmetrics", "Received: 'AUC'"])
+    refusal(framework.metrics_of, ["AUC"], BINARY, says=["one metric object of torchmetrics", "Received: 'AUC'"])

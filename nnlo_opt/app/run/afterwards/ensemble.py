@@ -23,7 +23,7 @@ from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.block.task import validation_batch
 from nnlo_opt.core.data.ragged import padded
 from nnlo_opt.core.data.source import Indices
-from nnlo_opt.core.models.adapter import Predictor
+from nnlo_opt.core.models.adapter import Measuring, Predictor
 from nnlo_opt.core.training.options import model_parameters
 from nnlo_opt.core.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
 from nnlo_opt.core.trials.figure import epoch_value
@@ -122,7 +122,8 @@ def make_ensemble(setup: EnsembleSetup) -> Ensemble:
         judge, outputs = _predicted(setup, trials, rows)
     except TrialError as error:
         raise ConfigurationError(f"An ensemble needs models whose outputs have a mean. Received: {error}.") from error
-    if objective.name not in (FIGURE, *(f"val_{name}" for name in judge.figures)):
+    others = setup.workload.maker.measured
+    if objective.name not in (FIGURE, *(f"val_{name}" for name in (*judge.figures, *others))):
         raise ConfigurationError(_rule(objective.name))
     halves = _halves(setup, rows)
     labels = [padded(data.source.read_labels(rows[half])) for half in halves]
@@ -131,6 +132,8 @@ def make_ensemble(setup: EnsembleSetup) -> Ensemble:
     def measured(outputs: Outputs, half: int) -> tuple[float, float]:
         """Return the figure of merit and the loss of outputs for the samples of a half."""
         metrics = judge.measure(outputs, labels[half]).means()
+        if objective.name.removeprefix("val_") in others:
+            metrics |= cast(Measuring, judge).measure_others(outputs, labels[half])
         return epoch_value(objective.name, {f"val_{name}": value for name, value in metrics.items()}), metrics["loss"]
 
     def loss_of(outputs: Outputs) -> tuple[float, ...]:
@@ -157,7 +160,7 @@ def make_ensemble(setup: EnsembleSetup) -> Ensemble:
 
 def _rule(compared_by: str) -> str:
     return (
-        "An ensemble is selected by a loss or an accuracy on validation samples. Received: a run that compares trials "
+        "An ensemble is selected by a metric on validation samples. Received: a run that compares trials "
         f"by {compared_by}. Take its best model, or search by `{spelled('objective', 'val_loss:min')}`."
     )
 

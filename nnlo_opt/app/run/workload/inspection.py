@@ -15,8 +15,9 @@ from nnlo_opt.app.run.workload.model_maker import ModelMaker
 from nnlo_opt.app.run.workload.run_data import RunData
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.spelling import either, spelled
+from nnlo_opt.core.base.trees import leaves
 from nnlo_opt.core.data.ragged import padded
-from nnlo_opt.core.models.adapter import figures_over
+from nnlo_opt.core.models.adapter import FrameworkAdapter, figures_over
 from nnlo_opt.core.space.constraint import CONSTRAINT_NAME
 from nnlo_opt.core.space.space import TRAIN_PREFIX, Point, Space
 from nnlo_opt.core.space.tuples import Tuples
@@ -261,7 +262,7 @@ class Inspection:
         figure = DEFAULT_FIGURE
         if figures is not None:
             measured = (*figures, *findings.metrics) if self._validates else ()
-            known = (*figures, *(f"val_{name}" for name in measured))
+            known = (*figures, *findings.merging, *(f"val_{name}" for name in measured))
             if early:
                 check_metric(early.metric, known, spelled("early_stopping"))
             if target:
@@ -298,9 +299,7 @@ class Inspection:
     @property
     def _unmeasured(self) -> str:
         """Why metrics are not computed; empty if they are."""
-        if not self._maker.follows_metrics:
-            return "as in the version that began this run"
-        return "" if self._validates or self._data.test is not None else "there are no validation samples"
+        return "" if self._maker.follows_metrics else "as in the version that began this run"
 
     def _with_merging(
         self, findings: Findings, model: Any, terms: Sequence[LossTerm], asked: Asked
@@ -313,25 +312,39 @@ class Inspection:
         remarks = []
         if "get_metrics" in self._maker.definition.functions:
             remarks += [f"Not measured: {', '.join(asked.unfit)} (no output has classes)."] * bool(asked.unfit)
-            if asked.names and self._unmeasured:
-                remarks.append(f"Not measured: {', '.join(asked.names)} ({self._unmeasured}).")
-        rows = next((fold.validation for fold in self._data.training.folds if len(fold.validation)), None)
-        if not asked.metrics or rows is None:
+        if not asked.metrics:
             return findings, tuple(remarks)
-        source = self._data.training.source
+        data, validates = self._data.training, self._validates
+        source = data.source
+        rows = next(rows for fold in data.folds if len(rows := fold.validation if validates else fold.train))
         n_tried = 2 if is_batched(source) else _N_TRIED
         some = rows[:: max(1, len(rows) // n_tried)][:n_tried]
         x, y = map(padded, source.read(some))
-        try:
+
+        def adapter_of(asked: Asked) -> FrameworkAdapter:
             adapter = self._maker.adapter(model, terms, asked, None)
-            found = merging(adapter, x, y) if len(some) > 1 else ()
             figures_over(adapter, lambda: [(x, y)])  # raises for what is no number
+            return adapter
+
+        try:
+            adapter = adapter_of(asked)
+            found = merging(adapter, x, y) if len(some) > 1 else ()
         except TrialError as error:
-            raise ConfigurationError(f"Metrics must be computed on validation samples. Received: {error}") from error
+            for one in asked.metrics:
+                try:
+                    adapter_of(Asked((one,)))
+                except TrialError as of_one:
+                    shape = [*leaves(self._data.info.label_shape)][one.output]
+                    raise ConfigurationError(
+                        "A metric must be computed by the model's framework from its outputs and the labels. Received: "
+                        f"{one.name}, with labels of shape {tuple(shape)}; {of_one} Choose another metric, or write it "
+                        "with operations of the framework."
+                    ) from of_one
+            raise ConfigurationError(f"Metrics must be computed on some samples. Received: {error}") from error
         if others := [name for name in asked.names if name not in found]:
-            remarks.append(
-                f"Computed by one worker on all validation samples, as its parts do not add up: {', '.join(others)}."
-            )
+            where = "Computed by one worker on all validation samples, and not" if validates else "Not computed"
+            remarks.append(f"{where} in training, as its parts do not add up: {', '.join(others)}.")
+        self._maker.merging = found
         return replace(findings, merging=found), tuple(remarks)
 
     def _with_compiled(

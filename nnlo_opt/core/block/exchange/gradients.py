@@ -7,10 +7,11 @@ part; otherwise the others would hang.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nnlo_opt.core.base.errors import ProtocolError, TrialError
 from nnlo_opt.core.base.pulse import PULSE, SLOW, TOGETHER
@@ -20,7 +21,7 @@ from nnlo_opt.core.block.answers import PASSED_ON, failures_to
 from nnlo_opt.core.block.exchange.shared_step import Averaging
 from nnlo_opt.core.block.task import FoldTask
 from nnlo_opt.core.comm.transport import Collective
-from nnlo_opt.core.training.history import Metrics
+from nnlo_opt.core.training.history import Metrics, plain_states, sum_of_states
 from nnlo_opt.core.update_rules.rule import WorkerHalf
 
 #: numbers sent with a gradient: samples, failed ranks, ranks that request the end of the epoch; and sums of metrics
@@ -56,6 +57,8 @@ class OwnBatches:
         #: context for work outside of a step: a failure is raised by the next step, after the other ranks have been
         #: told
         self.fails_in_next_step = failures_to(self._fail)
+        #: states of metrics over the samples since `take_states`; `step` does not return them
+        self.states: Mapping[str, ArrayLike] = {}
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
@@ -98,7 +101,15 @@ class OwnBatches:
             metrics = self._task.adapter.gradient(batch.x, batch.y, gradient, batch.weights)
         if not math.isfinite(metrics.sums["loss"]):
             raise TrialError(f"the loss is {metrics.sums['loss']} (a non-finite loss): lower the learning rate")
+        if metrics.states:
+            self.states = sum_of_states(self.states, metrics.states)
+            metrics = Metrics(metrics.n_samples, metrics.sums)
         return metrics, batch.end_of_pass
+
+    def take_states(self) -> dict[str, list[float]]:
+        """Return the states of metrics over the samples since the last call, as plain data."""
+        states, self.states = self.states, {}
+        return plain_states(states)
 
     def position(self) -> dict[str, Any]:
         """Return data position and integer state of the model, as plain data."""

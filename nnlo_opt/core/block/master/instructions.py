@@ -1,6 +1,6 @@
 """Instructions returned by the state machines in `master`, carried out by their shells: plain values."""
 
-from nnlo_opt.core.base.records import Frozen
+from nnlo_opt.core.base.records import Frozen, field
 from nnlo_opt.core.comm import messages as msg
 
 
@@ -72,9 +72,10 @@ class SendValidate(Instruction):
 
 
 class SendMeasure(Instruction):
-    """Have worker 1 compute metrics of the validation from the `states` of all workers."""
+    """Have worker 1 compute metrics from all workers' states of validation and training samples."""
 
     states: dict[str, list[float]]
+    training: dict[str, list[float]] = field(default_factory=dict)
 
 
 class SendCallBack(Instruction):

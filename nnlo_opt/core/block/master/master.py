@@ -140,7 +140,8 @@ class MasterAssignment:
                 for worker in self.state.workers:
                     self.ends.send(worker, msg.Validate(assignment=assignment), evaluated)
             case ins.SendMeasure():
-                self.ends.send(1, msg.Measure(assignment=assignment, states=instruction.states))
+                states, training = instruction.states, instruction.training
+                self.ends.send(1, msg.Measure(assignment=assignment, states=states, training=training))
             case ins.SendCallBack():
                 self._send_call_back(instruction)
             case ins.TakeRequests():

@@ -359,6 +359,8 @@ class MasterState:
         for number, own in message.by_worker(worker).items():
             if own.n_samples:
                 self.history.add_training(number, own.n_samples, own.sums)
+            if own.states:
+                self.history.add_training_states(number, own.states)
             if own.load:
                 self.history.add_load(number, own.load)
         out: list[ins.Instruction] = [ins.HoldState(worker=worker)]
@@ -371,7 +373,7 @@ class MasterState:
             self.phase = Phase.VALIDATING
             self.waiting_for = set(self.workers)
             return [*out, ins.SendValidate()]
-        return [*out, *self._end_epoch()]
+        return [*out, *self._measure()]
 
     def _validated(self, worker: int, message: msg.Validated) -> list[ins.Instruction]:
         self._answered(worker)
@@ -379,19 +381,23 @@ class MasterState:
             self.history.add_validation(number, own.n_samples, own.sums, own.states)
         if self.waiting_for:
             return []
-        states = self.history.validation_states()
-        if not states:
+        return self._measure()
+
+    def _measure(self) -> list[ins.Instruction]:
+        """Have the states turned into metrics, if there are any; then end the epoch."""
+        states, training = self.history.validation_states(), self.history.training_states()
+        if not (states or training):
             return self._end_epoch()
         self.phase = Phase.MEASURING
         self.waiting_for = {1}
-        return [ins.SendMeasure(states=states)]
+        return [ins.SendMeasure(states=states, training=training)]
 
     def _measured(self, worker: int, message: msg.Measured) -> list[ins.Instruction]:
         self._answered(worker)
-        return self._end_epoch(message.metrics)
+        return self._end_epoch(message)
 
-    def _end_epoch(self, measured: Mapping[str, float] | None = None) -> list[ins.Instruction]:
-        metrics = self.history.end_epoch(measured)
+    def _end_epoch(self, measured: msg.Measured | None = None) -> list[ins.Instruction]:
+        metrics = self.history.end_epoch(*([measured.metrics, measured.training] if measured else []))
         bad = next((name for name, value in metrics.items() if not math.isfinite(value)), None)
         if bad:
             reason = f"{bad} is {metrics[bad]} after epoch {self.epoch}"

@@ -220,7 +220,8 @@ class WorkerGroupMember:
 
     def _hand_in(self, fence: msg.Fence) -> None:
         task, batches = self._opened()
-        reached = msg.FenceReached(assignment=fence.assignment, position=batches.position())
+        states = batches.take_states()
+        reached = msg.FenceReached(assignment=fence.assignment, position=batches.position(), states=states)
         self._answer(reached, task.model_state())
         self._timeline.flush()
 

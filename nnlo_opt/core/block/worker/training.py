@@ -30,6 +30,8 @@ from nnlo_opt.core.update_rules.rule import Answer
 MASTER = 0
 #: key of a worker's float model state, beside the memory of its update rule
 _MODEL_STATE = "model_state"
+#: key of its states of metrics after deaths
+_METRIC_STATES = "metric_states"
 #: worker that saves the optimizer's state, if it is the same at all workers
 _KEEPER = 1
 
@@ -236,6 +238,8 @@ class LocalTraining:
             place = [] if self.has_begun else self.gradients.share_weights(self._rule)
             kept = self._restored(of_message(train.restore)) if train.restore else memory
             model_state = None if kept is None else kept.pop(_MODEL_STATE, None)
+            if kept is not None:
+                self.gradients.states = kept.pop(_METRIC_STATES, {})
             if kept:
                 self._rule.load_state(kept)
             is_midway = train.mid_epoch
@@ -334,5 +338,6 @@ class LocalTraining:
         return save_state(of_message(fence.checkpoint), worker, {**state, **own})
 
     def remembered(self) -> dict[str, Any]:
-        """Return the update rule's memory and the float model state, for this rank's next worker after deaths."""
-        return {**self._rule.state(), _MODEL_STATE: self.task.model_state()}
+        """Return update rule's memory, model state and states of metrics, for this rank's next worker after deaths."""
+        states = {_METRIC_STATES: self.gradients.states} if self.gradients.states else {}
+        return {**self._rule.state(), _MODEL_STATE: self.task.model_state(), **states}

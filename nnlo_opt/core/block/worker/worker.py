@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +27,7 @@ from nnlo_opt.core.block.worker.training import MASTER, LocalTraining, Partners
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.transport import Received, Transport
 from nnlo_opt.core.models.adapter import EpochCallbacks
+from nnlo_opt.core.training.history import plain_states, sum_of_states
 from nnlo_opt.core.trials.figure import judged
 
 logger = logging.getLogger(__name__)
@@ -244,14 +246,16 @@ class Worker:
         state = training.task.model_state()
         files = training.save(fence, state)
         position = training.gradients.position()
+        own = training.gradients.take_states()
         load = {} if self._setup.monitor is None else self._setup.monitor.end_epoch()
 
         def then(answers: list[Received]) -> None:
-            states = [state]
+            states, of_all = [state], [own]
             for answer in answers:
                 of_member = answer.message
                 assert isinstance(of_member, msg.FenceReached)
                 position.setdefault("followers", []).append(of_member.position)
+                of_all.append(of_member.states)
                 assert answer.payload is not None
                 states.append(answer.payload)
             np.copyto(state, average_states(states), casting="same_kind")
@@ -260,6 +264,7 @@ class Worker:
                 position=position,
                 n_samples=left.n_samples,
                 sums={**left.sums},
+                states=plain_states(reduce(sum_of_states, of_all, {})),
                 files=files,
                 load=load,
             )

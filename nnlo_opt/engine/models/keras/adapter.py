@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.files import atomic_path
 from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.base.trees import Arrays, leaves
@@ -171,6 +171,8 @@ class KerasAdapter(FlatWeights):
     def gradient(self, x: Arrays, y: Arrays, out: FloatVector, sample_weight: FloatVector | None = None) -> Metrics:
         batch = _batch(x, y, sample_weight)
         with blame_on_trial("gradient"):
+            if self._states.any_adds_up:
+                batch = self._with_states(batch)
             result = self._engine.gradient(self._vectors, self._scaled(batch))
             while self._loss_scale and not self._loss_scale.fits(result.gradient):
                 result = self._engine.gradient(self._vectors, self._scaled(batch))
@@ -185,13 +187,15 @@ class KerasAdapter(FlatWeights):
         if self._counters:
             counters = zip(result.counters, self._counters, strict=True)
             self._counters = [np.array(new, old.dtype) for new, old in counters]
-        return self._metrics(batch, result.sums)
+        metrics = self._metrics(batch, result.sums)
+        return replace(metrics, states=self._states.sums(result.states)) if result.states else metrics
 
     def evaluate(self, x: Arrays, y: Arrays, sample_weight: FloatVector | None = None) -> Metrics:
         batch = _batch(x, y, sample_weight)
         with blame_on_trial("evaluation"):
             sums, *states = self._engine.figures(self._vectors, self._with_states(batch))
-        return replace(self._metrics(batch, sums), states=self._states.added(states) if states else {})
+        metrics = self._metrics(batch, sums)
+        return replace(metrics, states=self._states.none | self._states.sums(states)) if states else metrics
 
     def finish(
         self, states: Mapping[str, ArrayLike], batches: Callable[[], Iterable[tuple[Arrays, Arrays]]]
@@ -230,6 +234,17 @@ class KerasAdapter(FlatWeights):
             sums = ops.convert_to_numpy(self._graph.compare(outputs, batch)[1])
         return self._metrics(batch, sums)
 
+    def measure_others(self, outputs: Sequence[np.ndarray], y: Arrays) -> dict[str, float]:
+        from keras import ops
+
+        with blame_on_trial("evaluation"):
+            tensors = [ops.convert_to_tensor(output) for output in outputs]
+            ys = [aligned(ops.convert_to_tensor(one), of) for one, of in zip(leaves(y), tensors, strict=True)]
+            if self._states.initial is None:
+                self._states.build(tensors, ys)
+            after = self._states.after(self._states.initial or [], tensors, ys)
+            return self._states.results(self._states.none, lambda: [*map(ops.convert_to_numpy, after)])
+
     def places(self, variables: Sequence[Any]) -> list[tuple[bool, slice] | None]:
         """Return the place of each variable: (True, slice) in the weights, (False, slice) in the state, or None."""
         graph = self._graph
@@ -244,9 +259,19 @@ class KerasAdapter(FlatWeights):
         return KerasSteps(optimizer, self._graph.weight_variables, self.layout, rate=rate, clips=clips)
 
     def save(self, path: Path) -> None:
-        """Write Keras's own format; `path` must end in ".keras"."""
+        """Write Keras's own format; `path` must end in ".keras".
+
+        Raises:
+            ConfigurationError: Keras cannot save the model.
+        """
+        model = self.synced_model()
+        if fault := unsaved(model):
+            raise ConfigurationError(
+                f"A model must be one that Keras can save whole. Received: {fault} Its weights are in the folder of "
+                "its trial; define `get_config`, or build it by `keras.Model(inputs, outputs)`."
+            )
         with atomic_path(path) as temporary:
-            self.synced_model().save(temporary)
+            model.save(temporary)
 
     def synced_model(self) -> Any:
         """Return the Keras model itself, with current variables."""
@@ -297,6 +322,17 @@ class KerasAdapter(FlatWeights):
 
     def _metrics(self, batch: Batch, sums: np.ndarray) -> Metrics:
         return Metrics(len(batch.x[0]), dict(zip(self.figures, sums.tolist(), strict=True)))
+
+
+def unsaved(model: Any) -> str:
+    """Return why Keras cannot save a model whole, as a sentence; empty if it can."""
+    import keras
+
+    try:
+        keras.saving.serialize_keras_object(model)
+    except Exception as error:
+        return f"{' '.join(str(error).strip().partition('Example:')[0].split()).rstrip('.') or type(error).__name__}."
+    return ""
 
 
 def forget_models() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnlo_opt.core.models.layout import Layout, WeightSpec
 from nnlo_opt.engine.models.keras.metrics import States
-from nnlo_opt.engine.models.losses import LossTerm, Shape
+from nnlo_opt.engine.models.losses import BatchLoss, LossTerm, Shape
 
 
 class Batch(NamedTuple):
@@ -52,6 +52,8 @@ class Gradient(NamedTuple):
     #: state after the batch, (n_state,)
     state: np.ndarray
     counters: list[np.ndarray]
+    #: states of the metrics after the batch, if it had states
+    states: Sequence[np.ndarray] = ()
 
 
 #: splits a flat tensor into the arrays of a layout, in a way that the backend differentiates cheaply
@@ -97,25 +99,32 @@ class KerasGraph:
         #: shapes of inputs and outputs, with None for any length; None if unknown before the first batch
         self.sample_shapes = _declared_shapes(model)
 
-    def forward(self, vectors: Vectors, batch: Batch, split: Split, *, training: bool) -> tuple[Any, Any, Any]:
-        """Return the mean loss times the loss scale, the figures as sums (n_figures,), and the scope of the variables.
-
-        The scope holds the variables that have changed. The figures are without the loss scale.
+    def forward(self, vectors: Vectors, batch: Batch, split: Split) -> tuple[Any, Any, Any, list[Any]]:
+        """Compute a batch in training mode.
 
         Vectors and batch are tensors of the backend.
+
+        Returns:
+            The mean loss times the loss scale; the figures without it, as sums (n_figures,); the scope that holds the
+            variables that have changed; and the outputs.
         """
-        outputs, penalties, scope = self._run(vectors, batch, split, training=training)
+        outputs, penalties, scope = self._run(vectors, batch, split, training=True)
         loss, sums = self.compare(outputs, batch, penalties)
         for scale in batch.loss_scale:
             loss = loss * scale
-        return loss, sums, scope
+        return loss, sums, scope, outputs
 
     def evaluate(self, vectors: Vectors, batch: Batch, split: Split) -> list[Any]:
         """Return the figures as sums (n_figures,) in inference mode, then the states of the metrics after the batch."""
         outputs, penalties, _ = self._run(vectors, batch, split, training=False)
-        ys = [aligned(y, output) for y, output in zip(batch.y, outputs, strict=True)] if batch.states else []
-        after = self._states.after(batch.states, outputs, ys) if batch.states else []
-        return [self.compare(outputs, batch, penalties)[1], *after]
+        return [self.compare(outputs, batch, penalties)[1], *self.states_after(outputs, batch)]
+
+    def states_after(self, outputs: Sequence[Any], batch: Batch) -> list[Any]:
+        """Return the states of the metrics after a batch; none without `batch.states`."""
+        if not batch.states:
+            return []
+        ys = [aligned(y, output) for y, output in zip(batch.y, outputs, strict=True)]
+        return self._states.after(batch.states, outputs, ys, batch.sample_weight)
 
     def _run(self, vectors: Vectors, batch: Batch, split: Split, *, training: bool) -> tuple[list[Any], list[Any], Any]:
         """Return outputs, weight penalties and the scope of the variables."""
@@ -182,10 +191,16 @@ class KerasGraph:
         return state, [scope.get_current_value(variable) for variable in self.counter_variables]
 
 
+#: attribute of a model that declares no inputs, with the names of those that it takes as a dictionary
+NAMES = "_nnlo_opt_input_names"
+
+
 def packed(model: Any, x: list[Any]) -> Any:
     """Return inputs in the form that `model` expects: one tensor, a list, or the structure it was built with."""
     import keras
 
+    if names := vars(model).get(NAMES):
+        return dict(zip(names, x, strict=True))
     if getattr(model, "inputs", None) and not isinstance(model, keras.Sequential):
         return keras.tree.pack_sequence_as(model.input, x)
     return x if len(x) > 1 else x[0]
@@ -201,19 +216,24 @@ def _measure(term: LossTerm, y: Any, prediction: Any, sample_weight: list[Any]) 
     from keras import ops
 
     # Keras has no public function to read the mask of a tensor.
-    from keras.src.backend import get_keras_mask
+    from keras.src.backend import get_keras_mask, set_keras_mask
 
     mask = get_keras_mask(prediction)
     # Losses are float32 for any compute dtype of the layers.
     prediction = ops.cast(prediction, "float32")
     y = aligned(y, prediction)
-    compare = getattr(keras.losses, term.loss) if isinstance(term.loss, str) else term.loss
-    values = ops.cast(compare(y, prediction), "float32")
-    if sample_weight and not len(values.shape):
-        raise ValueError("sample weights need a loss for each sample, but the function returns their mean")
-    for weight in sample_weight:
-        values = values * _stretched(ops.cast(weight, "float32"), values)
-    loss = ops.mean(_masked(values, mask))
+    if isinstance(term.loss, BatchLoss):
+        if mask is not None:
+            set_keras_mask(prediction, mask)
+        loss = ops.cast(term.loss(y, prediction, *sample_weight), "float32")
+    else:
+        compare = getattr(keras.losses, term.loss) if isinstance(term.loss, str) else term.loss
+        values = ops.cast(compare(y, prediction), "float32")
+        if sample_weight and not len(values.shape):
+            raise ValueError("sample weights need a loss for each sample, but the function returns their mean")
+        for weight in sample_weight:
+            values = values * _stretched(ops.cast(weight, "float32"), values)
+        loss = ops.mean(_masked(values, mask))
     if term.accuracy is None:
         return loss, None
     right = ops.cast(getattr(keras.metrics, f"{term.accuracy}_accuracy")(y, prediction), "float32")

@@ -87,31 +87,52 @@ class States:
         """True if the first samples must be seen before `build`."""
         return not all(one.metric.variables and getattr(one.metric, "_built", True) for one in self._metrics)
 
-    def after(self, states: Sequence[Any], outputs: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
-        """Return all states after some samples, as tensors; part of a computation of the backend."""
+    @property
+    def any_adds_up(self) -> bool:
+        """True if the states of some metric add up over samples."""
+        return bool(self._merging)
+
+    def after(
+        self, states: Sequence[Any], outputs: Sequence[Any], ys: Sequence[Any], weights: Sequence[Any] = ()
+    ) -> list[Any]:
+        """Return all states after some samples, as tensors; part of a computation of the backend.
+
+        `weights`: of the samples, (n,), for metrics that take them; or empty.
+        """
         return [
             state
             for one, own in self._each(states)
-            for state in one.metric.stateless_update_state(own, ys[one.output], outputs[one.output])
+            for state in one.metric.stateless_update_state(
+                own, ys[one.output], outputs[one.output], *(weights if one.is_weighted else ())
+            )
         ]
 
-    def added(self, states: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Return what samples have added to the initial states, as vectors; empty for those that do not add up."""
+    @property
+    def none(self) -> dict[str, np.ndarray]:
+        """An empty vector for each metric: it is computed on all samples at once."""
+        return {one.name: np.empty(0) for one in self._metrics}
+
+    def sums(self, states: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return what samples have added to the initial states that add up, as vectors."""
         assert self.initial is not None
         changes = [np.subtract(state, first, dtype=float) for state, first in zip(states, self.initial, strict=True)]
         return {
-            one.name: np.concatenate([change.ravel() for change in own]) if one.name in self._merging else np.empty(0)
+            one.name: np.concatenate([change.ravel() for change in own])
             for one, own in self._each(changes)
+            if one.name in self._merging
         }
 
     def results(self, added: Mapping[str, ArrayLike], carried: Callable[[], Sequence[np.ndarray]]) -> dict[str, float]:
-        """Return the metrics of merged states; `carried` returns all states after all samples, for the others."""
+        """Return the metrics of merged states; `carried` returns all states after all samples, for the empty ones."""
+        last = () if all(np.size(state) for state in added.values()) else carried()
+        if self.initial is None:
+            self.build((), ())  # this rank has had no samples
         assert self.initial is not None
-        rest = self.initial if all(np.size(state) for state in added.values()) else carried()
         found = {}
-        for (one, own), (_, last) in zip(self._each(self.initial), self._each(rest), strict=True):
-            state = added[one.name]
-            found[one.name] = self._result(one, _sums(own, state) if np.size(state) else last)
+        for (one, own), (_, carried_on) in zip(self._each(self.initial), self._each(last), strict=True):
+            if one.name in added:
+                state = added[one.name]
+                found[one.name] = self._result(one, _sums(own, state) if np.size(state) else carried_on)
         return found
 
     def _result(self, one: OutputMetric, state: Sequence[np.ndarray]) -> float:

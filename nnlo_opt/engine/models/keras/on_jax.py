@@ -36,9 +36,9 @@ class Engine:
         self._compiled_outputs: dict[int, Any] = {}
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
-        gradient, (sums, state, counters) = self._compiled_gradient(*vectors, batch)
-        own_counters = [np.asarray(counter) for counter in counters]
-        return Gradient(np.asarray(sums), np.asarray(gradient), np.asarray(state), own_counters)
+        gradient, (sums, state, counters, states) = self._compiled_gradient(*vectors, batch)
+        own_counters, after = ([np.asarray(array) for array in arrays] for arrays in (counters, states))
+        return Gradient(np.asarray(sums), np.asarray(gradient), np.asarray(state), own_counters, after)
 
     def figures(self, vectors: Vectors, batch: Batch) -> list[np.ndarray]:
         return [np.asarray(figure) for figure in self._compiled_figures(*vectors, batch)]
@@ -55,8 +55,8 @@ class Engine:
 
     def _objective(self, weights: Any, state: Any, counters: Any, batch: Batch) -> tuple[Any, tuple[Any, ...]]:
         PULSE.expect(SLOW)  # runs during tracing, once for every batch size, before the slow compilation
-        loss, sums, scope = self._graph.forward(Vectors(weights, state, counters), batch, split, training=True)
-        return loss, (sums, *self._graph.moved(scope))
+        loss, sums, scope, outputs = self._graph.forward(Vectors(weights, state, counters), batch, split)
+        return loss, (sums, *self._graph.moved(scope), self._graph.states_after(outputs, batch))
 
     def _figures(self, weights: Any, state: Any, counters: Any, batch: Batch) -> Any:
         PULSE.expect(SLOW)

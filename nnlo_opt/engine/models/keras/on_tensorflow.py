@@ -43,13 +43,15 @@ class Engine:
         self._traced: dict[tuple[Any, ...], Callable[[list[np.ndarray]], list[Any]]] = {}
 
     def gradient(self, vectors: Vectors, batch: Batch) -> Gradient:
-        sums, gradient, state, *counters = self._call(self._gradient, vectors, batch)
+        sums, gradient, state, *others = self._call(self._gradient, vectors, batch)
+        n_counters = len(vectors.counters)
         # TensorFlow may run out of memory only when the arrays are read.
         return Gradient(
             np.asarray(sums),
             np.asarray(gradient),
             np.asarray(state) if len(vectors.state) else vectors.state,
-            [np.asarray(counter) for counter in counters],
+            [np.asarray(counter) for counter in others[:n_counters]],
+            [np.asarray(state) for state in others[n_counters:]],
         )
 
     def figures(self, vectors: Vectors, batch: Batch) -> list[np.ndarray]:
@@ -92,9 +94,10 @@ class Engine:
         concrete = traced.get_concrete_function()
         if self._jit_compile:
             return lambda arrays: concrete(*arrays)
-        dtypes = [tensor.dtype for tensor in concrete.outputs]
-        # TensorFlow's own handling of the arguments takes longer than the computation of a small model.
-        return lambda arrays: tf.raw_ops.StatefulPartitionedCall(args=arrays, Tout=dtypes, f=concrete)
+        dtypes, captured = [tensor.dtype for tensor in concrete.outputs], concrete.captured_inputs
+        # TensorFlow's own handling of the arguments takes longer than the computation of a small model. A model may
+        # hold tensors itself: tables of lookups, or what was computed while it was built.
+        return lambda arrays: tf.raw_ops.StatefulPartitionedCall(args=[*arrays, *captured], Tout=dtypes, f=concrete)
 
     def _shapes(self, batch: Batch) -> Iterator[tuple[np.ndarray, list[int | None]]]:
         """Yield the arrays of samples and labels, each with its shape, None for any length."""
@@ -108,10 +111,10 @@ class Engine:
 
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(vectors.weights)
-            loss, sums, scope = self._graph.forward(vectors, batch, split, training=True)
+            loss, sums, scope, outputs = self._graph.forward(vectors, batch, split)
         # The gradient of the split of the vector is one concatenation, with zeros for unused weights.
         gradient = tape.gradient(loss, vectors.weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return sums, gradient, *self._graph.moved(scope)
+        return sums, gradient, *self._graph.moved(scope), self._graph.states_after(outputs, batch)
 
     def _figures(self, vectors: Vectors, batch: Batch) -> Any:
         return self._graph.evaluate(vectors, batch, split)

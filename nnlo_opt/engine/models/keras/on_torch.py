@@ -40,11 +40,14 @@ class Engine:
         torch.manual_seed(int(seed + n_batches))
         tensors = _tensors(vectors._replace(counters=counters))
         tensors.weights.requires_grad_()
-        loss, sums, scope = self._graph.forward(tensors, _tensors(batch), _split, training=True)
+        given = _tensors(batch)
+        loss, sums, scope, outputs = self._graph.forward(tensors, given, _split)
         (gradient,) = torch.autograd.grad(loss, [tensors.weights], allow_unused=True, materialize_grads=True)
         state, counters = self._graph.moved(scope)
         counters = [*map(_array, counters), np.array([seed, n_batches + 1])]
-        return Gradient(_array(sums), _array(gradient), _array(state), counters)
+        with torch.no_grad():
+            states = [*map(_array, self._graph.states_after(outputs, given))]
+        return Gradient(_array(sums), _array(gradient), _array(state), counters, states)
 
     def figures(self, vectors: Vectors, batch: Batch) -> list[np.ndarray]:
         import torch

@@ -225,7 +225,8 @@ class TorchAdapter:
             # torch refuses to normalise a single sample, which has no variance: use it twice, with the same result.
             batch = (take(x, _TWICE), take(y, _TWICE), None if sample_weight is None else np.repeat(sample_weight, 2))
         with blame_on_trial("gradient"):
-            loss, sums = self._figures(*batch, training=True)
+            outputs = self._outputs(batch[0], training=True)
+            loss, sums = self._compare(outputs, batch[1], self._weights_of(batch[2]), training=True)
             if loss.requires_grad:
                 slopes = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
                 parts = [slope.reshape(-1) for slope in slopes]
@@ -234,7 +235,13 @@ class TorchAdapter:
             else:
                 out[:] = 0
             self._random[1] += 1
-            return _metrics(n, n_samples(batch[0]), self.figures, sums)
+            metrics = _metrics(n, n_samples(batch[0]), self.figures, sums)
+            if not self._states.any_adds_up:
+                return metrics
+            with torch.no_grad():
+                seen = [output.detach()[:n] for output in outputs]
+                states = self._states.sums(self._habits[True].comparisons, seen, self._labels(y))
+            return replace(metrics, states=states)
 
     def evaluate(self, x: Arrays, y: Arrays, sample_weight: FloatVector | None = None) -> Metrics:
         n = n_samples(x)
@@ -244,8 +251,8 @@ class TorchAdapter:
             metrics = _metrics(n, n, self.figures, sums)
             if not self._states.metrics:
                 return metrics
-            states = self._states.added(self._habits[False].comparisons, outputs, self._labels(y))
-            return replace(metrics, states=states)
+            states = self._states.sums(self._habits[False].comparisons, outputs, self._labels(y))
+            return replace(metrics, states=self._states.none | states)
 
     def finish(
         self, states: Mapping[str, ArrayLike], batches: Callable[[], Iterable[tuple[Arrays, Arrays]]]
@@ -276,6 +283,12 @@ class TorchAdapter:
             _, sums = self._compare([self._tensor(output) for output in outputs], y, None, training=False)
             return _metrics(n, n, self.figures, sums)
 
+    def measure_others(self, outputs: Sequence[np.ndarray], y: Arrays) -> dict[str, float]:
+        comparisons = self._habits[False].comparisons
+        with blame_on_trial("evaluation"), torch.no_grad():
+            parts = comparisons, [self._tensor(output) for output in outputs], self._labels(y)
+            return self._states.results(self._states.none, lambda: [parts])
+
     def stepping(self, optimizer: Any, rate: float | None, *, clips: bool) -> TorchSteps:
         """Return the steps of a torch optimizer on this module; `rate` as of `TorchSteps`, which never clips."""
         return TorchSteps(optimizer, self._parameters, self._weights, rate=rate)
@@ -305,13 +318,6 @@ class TorchAdapter:
 
     # ------------------------------------------------------------ computing
 
-    def _figures(
-        self, x: Arrays, y: Arrays, sample_weight: FloatVector | None, *, training: bool
-    ) -> tuple[Any, list[Any]]:
-        """Return the loss of a batch, and its figures as means or counts, all as tensors."""
-        outputs = self._outputs(x, training=training)
-        return self._compare(outputs, y, self._weights_of(sample_weight), training=training)
-
     def _outputs(self, x: Arrays, *, training: bool) -> list[Any]:
         """Return the outputs for a batch, and observe the model if it is the first one."""
         if not self._habits:
@@ -330,7 +336,7 @@ class TorchAdapter:
         return [self._tensor(array) for array in leaves(y)]
 
     def _compare(self, outputs: list[Any], y: Arrays, weights: Any, *, training: bool) -> tuple[Any, list[Any]]:
-        """Return the loss of outputs with their labels, and their figures, like `_figures`."""
+        """Return the loss of outputs with their labels, and their figures, as means or counts, all as tensors."""
         labels = self._labels(y)
         comparisons = self._habits[training].comparisons
         if len(labels) != len(outputs):

@@ -27,9 +27,10 @@ def _named(metric: Any) -> tuple[str, Any, bool]:
     """Return the name of a metric, its object, and False: none is the accuracy that is counted anyway."""
     package = sys.modules.get("torchmetrics")
     if package is None or not isinstance(metric, package.Metric):
+        install = "" if package else "`pip install torchmetrics`. "
         raise ConfigurationError(
-            f"A metric of a torch module must be an object of torchmetrics. Received: {metric!r:.200}. `pip install "
-            "torchmetrics`, and return for example `[torchmetrics.AUROC(task='binary', thresholds=200)]`."
+            f"A metric of a torch module must be one metric object of torchmetrics. Received: {metric!r:.200}. "
+            f"{install}Return for example `[torchmetrics.AUROC(task='binary', thresholds=200)]`."
         )
     words = re.sub(r"([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])", r"\1\3_\2\4", type(metric).__name__)
     return words.lower(), metric, False
@@ -53,11 +54,20 @@ class States:
             one.metric.to(device)
             one.metric.reset()
 
-    def added(self, comparisons: Sequence[Comparison], outputs: Sequence[Any], labels: Sequence[Any]) -> dict[str, Any]:
-        """Return what samples add to the states, as vectors; empty for those that do not add up."""
+    @property
+    def any_adds_up(self) -> bool:
+        """True if the states of some metric add up over samples."""
+        return bool(self._merging)
+
+    @property
+    def none(self) -> dict[str, np.ndarray]:
+        """An empty vector for each metric: it is computed on all samples at once."""
+        return {one.name: np.empty(0) for one in self.metrics}
+
+    def sums(self, comparisons: Sequence[Comparison], outputs: Sequence[Any], labels: Sequence[Any]) -> dict[str, Any]:
+        """Return what samples add to the states that add up, as vectors."""
         added = {}
         for one in self.metrics:
-            added[one.name] = np.empty(0)
             if one.name in self._merging:
                 one.metric.reset()
                 first = self._vector(one)
@@ -72,12 +82,13 @@ class States:
         batches: Callable[[], Iterable[tuple[Sequence[Comparison], Sequence[Any], Sequence[Any]]]],
     ) -> dict[str, float]:
         """Return the metrics of merged states; `batches` yields comparisons, outputs, labels for the others."""
-        others = [one for one in self.metrics if not np.size(states[one.name])]
+        asked = [one for one in self.metrics if one.name in states]
+        others = [one for one in asked if not np.size(states[one.name])]
         for parts in batches() if others else ():
             for one in others:
                 _update(one, *parts)
         found = {}
-        for one in self.metrics:
+        for one in asked:
             if one not in others:
                 self._restore(one, np.asarray(states[one.name]))
             found[one.name] = only_number(one.name, _array(one.metric.compute()))
