@@ -4,6 +4,7 @@ import compileall
 import functools
 import gc
 import importlib.util
+import itertools
 import os
 import shutil
 import signal
@@ -237,12 +238,12 @@ def dense(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_modules_of_other_tests() -> Generator[None]:
     """Forget the modules that a test has imported from its folder: those of another test have the same names."""
-    before, path, named = {*sys.modules}, [*sys.path], {**user_files._named}
+    last, path, named = next(reversed(sys.modules)), [*sys.path], {**user_files._named}
     yield
     sys.path[:] = path
     user_files._named.clear()
     user_files._named.update(named)
-    for name in {*sys.modules} - before:
+    for name in [*itertools.takewhile(lambda name: name != last, reversed(sys.modules))]:
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(FOLDERS):
             del sys.modules[name]
 

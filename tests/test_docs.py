@@ -12,24 +12,15 @@ from pathlib import Path
 import pytest
 
 import nnlo_opt
+from nnlo_opt.app.commands.driver_options import driver_options
+from nnlo_opt.app.commands.process import HelpRequested
 from nnlo_opt.cli import tool
-from tests.helpers.launcher import python
 from tests.helpers.pages import FENCE, PAGES, README, REPOSITORY, Kind, blocks_of, name_of, prose_of
 from tests.helpers.sources import house_imports_of
 
 PACKAGE = Path(nnlo_opt.__file__).parent
 
-#: commands, and how their help is printed
-COMMANDS = {
-    "OptimizationDriver": "from nnlo_opt.cli.main import optimization_driver as run",
-    "TrainingDriver": "from nnlo_opt.cli.main import training_driver as run",
-    "MPIDriver": "from nnlo_opt.cli.main import mpi_driver as run",
-    "MPIGDriver": "from nnlo_opt.cli.main import mpig_driver as run",
-    "GetData": "from nnlo_opt.cli.main import get_data as run",
-    "BuildModel": "from nnlo_opt.cli.main import build_model as run",
-    "horovodrun": "from nnlo_opt.cli.main import horovodrun as run",
-    "nnlo-opt": "from nnlo_opt.cli.main import tool as run",
-}
+COMMANDS = (*tool.DRIVERS, "GetData", "BuildModel", "horovodrun", "nnlo-opt")
 SUBCOMMANDS = (
     "GetData from-arrays",
     "nnlo-opt show",
@@ -98,13 +89,13 @@ def commands_of(page: Path) -> list[tuple[str, str]]:
 def options_of(command: str) -> frozenset[str]:
     """The options in the help of a command, with hyphens."""
     name, *arguments = command.split()
-    option = "--help-all" if name.endswith("Driver") else "--help"
-    if name == "nnlo-opt":
-        with redirect_stdout(StringIO()) as said, suppress(SystemExit):
-            tool.main([*arguments, option])
-        return frozenset(OPTION.findall(said.getvalue()))
-    program = f"import sys; sys.argv = {[name, *arguments, option]!r}; {COMMANDS[name]}; run()"
-    return frozenset(OPTION.findall(python(program).expect(0).out))
+    if name in tool.DRIVERS:
+        with pytest.raises(HelpRequested) as asked:
+            driver_options(name, ["--help-all"])
+        return frozenset(OPTION.findall(str(asked.value)))
+    with redirect_stdout(StringIO()) as said, suppress(SystemExit):
+        tool.main([*arguments, "--help"], name)
+    return frozenset(OPTION.findall(said.getvalue()))
 
 
 def is_option(word: str, options: frozenset[str]) -> bool:
@@ -119,7 +110,12 @@ def is_python(name: str) -> bool:
     while parts and (place / parts[0]).is_dir():
         place /= parts.pop(0)
     module = place / (f"{parts.pop(0)}.py" if parts and (place / f"{parts[0]}.py").is_file() else "__init__.py")
-    return module.is_file() and all(re.search(rf"\b{part}\b", module.read_text()) for part in parts)
+    return module.is_file() and {*parts} <= words_of(module)
+
+
+@cache
+def words_of(module: Path) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", module.read_text()))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -161,10 +157,10 @@ def test_modules_that_docstrings_and_comments_name_exist():
 
 
 def test_names_that_the_architecture_quotes_exist():
-    code = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    words = frozenset().union(*map(words_of, PACKAGE.rglob("*.py")))
     pages = [page for page in PAGES if "architecture" in name_of(page)]
     quoted = {name for page in pages for name in re.findall(r"`([A-Z][a-zA-Z]+(?:\.\w+)?)`", prose_of(page))}
-    assert not {part for name in quoted for part in name.split(".") if not re.search(rf"\b{part}\b", code)}
+    assert not {part for name in quoted for part in name.split(".")} - words
 
 
 def test_each_of_the_three_walks_has_at_most_18_files_that_belong_together():

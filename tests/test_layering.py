@@ -29,6 +29,7 @@ ORDER = (
     "core.training",
     "core.trials",
     "core.comm",
+    "core.jobs",
     "core.data",
     "core.models",
     "core.search",
@@ -67,6 +68,7 @@ PURE_DATA: dict[str, str] = {
     "core.training": "options history schedules stopping",
     "core.trials": "trial events identity ledger objectives figure",
     "core.comm": "calls messages objective_messages run_messages codec topology transport",
+    "core.jobs": "files",
     "core.data": "source folds batches order ragged weights",
     "core.models": "adapter layout",
     "core.search": "base",
@@ -76,6 +78,7 @@ PURE_DATA: dict[str, str] = {
 #: folder -> its modules that decide: besides, no file, clock, process or random state of its own
 PURE_DECISIONS: dict[str, str] = {
     "core.coordinator": "ending instructions outcomes policy membership state suggestions",
+    "core.jobs": "liveness roster",
     "core.block": "exchange.rounds master.instructions master.state master.submaster_state",
     "core.search": "random design encoding genetic grid start_points curves pruners pruning racing targets warm_start "
     "scalarisation",

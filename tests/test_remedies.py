@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,23 +23,28 @@ MORE |= {"--allow-run-as-root", "--oversubscribe", "--foreground", "--preserve-s
 IN_PYTHON = {*SearchArguments.__annotations__}
 
 
+@cache
 def texts(path: Path) -> list[str]:
     """The strings of a module, with `{}` for what is put in; docstrings are no messages."""
-    tree, found = tree_of(path), []
-    inner = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    plain = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes, found = [*ast.walk(tree_of(path))], []
+    parts = {part for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    parts |= {node.value for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             found.append("".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inner | plain:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in parts:
             found.append(node.value)
     return found
 
 
+@cache
+def known_extras() -> dict[str, list[str]]:
+    return ast.literal_eval(re.search(r"extras_require=(\{.*?\n    \})", SETUP, re.DOTALL)[1])
+
+
 def extras(text: str) -> list[str]:
-    known = ast.literal_eval(re.search(r"extras_require=(\{.*?\n    \})", SETUP, re.DOTALL)[1])
     named = re.findall(r"nnlo_opt\[(\w+)\]|`\[(\w+)\]`|extra \[(\w+)\]", text)
-    return ["".join(name) for name in named if "".join(name) not in known]
+    return ["".join(name) for name in named if "".join(name) not in known_extras()]
 
 
 def options(text: str) -> list[str]:

@@ -113,7 +113,7 @@ def test_every_file_is_made_with_rights_for_the_umask_to_take_from():
         node
         for tree in trees().values()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.open" and len(node.args) > 2
+        if isinstance(node, ast.Call) and len(node.args) > 2 and ast.unparse(node.func) == "os.open"
     ]
     assert len(made) >= 2
     # Locks of a node's cache are the owner's alone.

@@ -2,6 +2,9 @@
 
 python training_loop.py {fit,lean} MODEL.py TRAIN.list BATCH STAMPS
 
+A model that is compiled keeps its optimizer, loss and metrics. TRAIN.list may be "-" for the samples that the module's
+`get_train` and `get_val` return.
+
 A process trains without end. It says what its model is, a JSON line, and writes at what times it had trained how many
 samples, after every batch (`lean`) or epoch (`fit`), into STAMPS: float64 (n, 2), zeros where nothing has been written.
 """
@@ -19,8 +22,12 @@ import numpy as np
 from list_files import read
 
 from nnlo_opt.core.base.vectors import aligned_empty
-from nnlo_opt.core.update_rules.optimizers import make_optimizer
+from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.update_rules.clipping import Clipping
+from nnlo_opt.core.update_rules.layers import layers_of
+from nnlo_opt.core.update_rules.optimizers import Optimizer
 from nnlo_opt.engine.models.keras.adapter import KerasAdapter
+from nnlo_opt.engine.models.keras.compiled import arguments_of
 from nnlo_opt.engine.models.keras.framework import import_framework
 from nnlo_opt.engine.models.losses import LossTerm
 
@@ -33,11 +40,16 @@ def main() -> None:
     # Whatever a framework prints is not an answer.
     os.dup2(2, 1)
     import_framework(1)
-    model = runpy.run_path(model_path)["get_model"]()
-    x, y = read(Path(train))
+    module = runpy.run_path(model_path)
+    model = module["get_model"]()
+    x, y = module["get_train"]() if train == "-" else read(Path(train))
+    validation = module["get_val"]() if train == "-" else None
     said = {"n_weights": int(model.count_params()), "jit_compile": bool(getattr(model, "jit_compile", False))}
     print(json.dumps(said), file=answers, flush=True)
-    {"fit": train_by_fit, "lean": train_lean}[kind](model, x, y, int(batch), stamping(Path(path)))
+    if kind == "fit":
+        train_by_fit(model, x, y, int(batch), stamping(Path(path)), validation)
+    else:
+        train_lean(model, x, y, int(batch), stamping(Path(path)))
 
 
 def stamping(path: Path) -> Callable[[int], None]:
@@ -60,25 +72,39 @@ def train_lean(model: Any, x: np.ndarray, y: np.ndarray, batch: int, stamp: Call
     adapter = KerasAdapter(model, [LossTerm("output", LOSS, accuracy="categorical")])
     weights, gradient = aligned_empty(adapter.n_weights), aligned_empty(adapter.n_weights)
     adapter.read_weights(weights)
-    optimizer = make_optimizer("adam", adapter.n_weights)
+    optimizer, clipping = own_steps(model, adapter)
     rng = np.random.default_rng(os.getpid())
     while True:
         order = rng.permutation(len(x))
         for start in range(0, len(x), batch):
             chosen = order[start : start + batch]
             adapter.gradient(np.take(x, chosen, axis=0), np.take(y, chosen, axis=0), gradient)
+            if clipping:
+                clipping.clip(gradient)
             optimizer.apply(weights, gradient)
             adapter.write_weights(weights)
             stamp(len(chosen))
 
 
-def train_by_fit(model: Any, x: np.ndarray, y: np.ndarray, batch: int, stamp: Callable[[int], None]) -> None:
-    """`model.fit` as anyone would write it, from arrays in memory, without validation."""
+def own_steps(model: Any, adapter: KerasAdapter) -> tuple[Optimizer, Clipping | None]:
+    """Adam, or the optimizer of a compiled model, and what clips its gradients."""
+    steps = arguments_of(model).steps or {"optimizer": "adam", "learning_rate": None, "optimizer_params": {}}
+    options = TrainingOptions().with_steps(steps)
+    return options.rule.optimizer(options, adapter.n_weights), options.clipping(
+        layers_of((spec.name, spec.shape) for spec in adapter.layout.specs)
+    )
+
+
+def train_by_fit(
+    model: Any, x: np.ndarray, y: np.ndarray, batch: int, stamp: Callable[[int], None], validation: Any = None
+) -> None:
+    """`model.fit` as anyone would write it, from arrays in memory, validated if there are samples for it."""
     import keras
 
-    model.compile("adam", LOSS, metrics=["accuracy"])
+    if not model.compiled:
+        model.compile("adam", LOSS, metrics=["accuracy"])
     clock = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: stamp(len(x)))
-    model.fit(x, y, batch_size=batch, epochs=1_000_000, callbacks=[clock], verbose=0)
+    model.fit(x, y, batch_size=batch, epochs=1_000_000, validation_data=validation, callbacks=[clock], verbose=0)
 
 
 if __name__ == "__main__":

@@ -68,13 +68,14 @@ class Loop:
     #: the most stamps it writes
     _N_STAMPS = 1_000_000
 
-    def __init__(self, kind: str, model: str, data: Data, folder: Path) -> None:
-        """Returns when it has trained, and written two stamps."""
+    def __init__(self, kind: str, model: str, data: Data | None, folder: Path) -> None:
+        """Returns when it has trained, and written two stamps; `data`: None for the samples of the model's module."""
         name = f"loop-{kind}-{os.urandom(4).hex()}"
         self._log = (folder / f"{name}.txt").open("w+b")
         path = folder / f"{name}.stamps"
         self._stamps = np.memmap(path, np.float64, "w+", shape=(self._N_STAMPS, 2))
-        command = [sys.executable, HERE / "training_loop.py", kind, model_path(model), data.train, BATCH, path]
+        train = "-" if data is None else data.train
+        command = [sys.executable, HERE / "training_loop.py", kind, model_path(model), train, BATCH, path]
         self._process = subprocess.Popen(
             [str(part) for part in command],
             stdin=subprocess.DEVNULL,
@@ -156,7 +157,7 @@ class _TrainingJob(h.Job):
 class Training:
     """A `TrainingDriver` without end. Use as a context manager.
 
-    Like the references it neither validates nor writes checkpoints.
+    Like the references it writes no checkpoints, and validates only on what the model's module has for it.
     """
 
     _ENDLESS = 1_000_000
@@ -164,7 +165,7 @@ class Training:
     def __init__(
         self,
         model: str,
-        data: Data,
+        data: Data | None,
         n_ranks: int,
         options: Sequence[object],
         folder: Path,
@@ -173,9 +174,11 @@ class Training:
     ) -> None:
         """Return when the training has done two epochs; `Refused` if the package does not take the options.
 
-        `root`: the checkout whose code trains; None: this one, with the installed package.
+        `data`: None for samples, loss and metrics of the model's module. `root`: the checkout whose code trains; None:
+        this one, with the installed package.
         """
-        arguments = ["--model", model_path(model), "--train-data", data.train, "--batch", BATCH, "--loss", LOSS]
+        given = [] if data is None else ["--train-data", data.train, "--loss", LOSS]
+        arguments = ["--model", model_path(model), *given, "--batch", BATCH]
         arguments += ["--epochs", self._ENDLESS, "--checkpoint-interval", self._ENDLESS, *options]
         self._job = _TrainingJob("TrainingDriver", n_ranks, arguments, folder, timeout_s=_LONG_TIMEOUT_S, root=root)
         self._journal = h.JournalReader(self._job.run_directory)

@@ -270,7 +270,8 @@ class SearchConformance:
             assert sum(state is TrialState.COMPLETE for state in history.states[20:]) >= 12
 
     def test_a_constraint_that_begins_to_refuse_everything_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("nnlo_opt.core.space.space.MOST_DRAWS", 1000)
+        for module in ("space.space", "search.random"):
+            monkeypatch.setattr(f"nnlo_opt.core.{module}.MOST_DRAWS", 1000)
         accepts = True
 
         def feasible(parameters: Point) -> bool:

@@ -128,6 +128,11 @@ class SafePath:
         with self._within() as here, target._within() as there:
             os.replace(self.name, target.name, src_dir_fd=here, dst_dir_fd=there)
 
+    def hardlink_to(self, target: "SafePath") -> None:
+        """Make this path another name of the file `target`; FileExistsError if it exists."""
+        with self._within() as here, target._within() as there:
+            os.link(target.name, self.name, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
+
     # ------------------------------------------------------------ folders
 
     def mkdir(self, exist_ok: bool = False) -> None:

@@ -78,3 +78,16 @@ def decode(buffer: np.ndarray) -> tuple[Message, np.ndarray | None]:
     except (struct.error, ValueError, TypeError) as error:
         raise ProtocolError(f"Received {buffer.size} bytes that are not one of our messages: {error!r}") from error
     return message, payload
+
+
+def from_json(text: str) -> Message:
+    """Return the message that `Message.to_json` wrote, one without payload. ProtocolError: the text is no message.
+
+    >>> from nnlo_opt.core.comm.messages import Fence
+    >>> from_json(Fence(assignment=7).to_json())
+    Fence(assignment=7)
+    """
+    try:
+        return _READER.read(text.encode())
+    except (ValueError, TypeError) as error:
+        raise ProtocolError(f"Received {len(text)} characters that are not one of our messages: {error!r}") from error

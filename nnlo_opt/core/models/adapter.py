@@ -212,8 +212,11 @@ class blame_on_trial:
             raise TrialError(f"The {self._what} of the model failed: {first_line(error)}.") from error
 
 
-#: text that TensorFlow adds around a message
-_WRAPPING = re.compile(r"\{\{.*?\}\}|\[Op:.*|^Graph execution error:|^Detected at node.*|^  File .*|^<stack traces.*")
+#: text that TensorFlow and Keras add around a message
+_WRAPPING = re.compile(
+    r"\{\{.*?\}\}|\[Op:.*|^Graph execution error:|^Detected at node.*|^  File .*|^<stack traces.*|"
+    r"^Exception encountered when calling .*|\x1b\[\d*m"
+)
 
 
 def first_line(error: BaseException) -> str:

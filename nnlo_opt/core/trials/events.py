@@ -233,6 +233,30 @@ class BestExpected(Event):
     trial: Number = -1
 
 
+class TermBegan(Event):
+    """Job `job` began to coordinate, in a run that several jobs share; it wrote all lines up to the next TermBegan."""
+
+    term: Number
+    job: Number
+
+
+class JobJoined(Event):
+    """Job `job` joined with `n_ranks` ranks in `n_teams` teams, which are numbered on through all jobs."""
+
+    job: Number
+    host: str
+    n_ranks: Number
+    n_teams: Number
+
+
+class JobLeft(Event):
+    """Job `job` left; no team of it has an assignment. `expelled`: it was silent, and its reports count no more."""
+
+    job: Number
+    reason: str = ""
+    expelled: bool = False
+
+
 class RunCompleted(Event):
     """The search ended."""
 

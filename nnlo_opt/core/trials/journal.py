@@ -51,13 +51,18 @@ def encode_line(seq: int, event: Event, run: str = "") -> bytes:
     body = readable_json(event)
     if run and isinstance(event, RunStarted):
         body = b'{"run":"%s",%s' % (run.encode(), body[1:])
-    line = _begin(seq, body, run) + body[1:]
+    line = framed(seq, body, run)
     if len(line) > MOST_LINE_BYTES:
         raise JournalError(
             f"The journal takes lines of at most {MOST_LINE_BYTES:,} bytes. Received: {type(event).__name__} with "
             f"{len(line):,}."
         )
     return line + b"\n"
+
+
+def framed(seq: int, body: bytes, seed: str) -> bytes:
+    """Return line `seq` with the JSON object `body`, without newline; `body_of` checks it with the same `seed`."""
+    return _begin(seq, body, seed) + body[1:]
 
 
 def run_of(line: bytes) -> str:
@@ -280,8 +285,10 @@ class Journal:
         JournalError: the file is damaged.
     """
 
-    def __init__(self, path: Path, *, syncs: bool = True, may_write: Callable[[], None] | None = None) -> None:
-        self.path = SafePath.of(path)
+    def __init__(
+        self, path: Path | SafePath, *, syncs: bool = True, may_write: Callable[[], None] | None = None
+    ) -> None:
+        self.path = path if isinstance(path, SafePath) else SafePath.of(path)
         #: None: raise if there is no space for a write
         self._on_full: OnFull | None = None
         self._may_write = may_write

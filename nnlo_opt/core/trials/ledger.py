@@ -209,6 +209,15 @@ class Ledger:
         self.test = {}
         self.sessions.append(Session(event.n_ranks, event.n_blocks, event.time_s, event.time_s, self.n_measured))
 
+    def _term_began(self, event: ev.TermBegan) -> None:
+        """Do nothing: `core.jobs.roster` keeps track of jobs."""
+
+    def _job_joined(self, event: ev.JobJoined) -> None:
+        """Do nothing, as for a term."""
+
+    def _job_left(self, event: ev.JobLeft) -> None:
+        """Do nothing, as for a term."""
+
     def _run_completed(self, event: ev.RunCompleted) -> None:
         self.completed_because, self.test = event.reason, event.test
         self.coordinator_cpu_s += event.coordinator_cpu_s

@@ -20,6 +20,16 @@ from nnlo_opt.engine.data.indexed import ItemSource
 
 #: column of `ArraySource` with the weight of each sample
 WEIGHTS = "sample_weight"
+_ENCODE = (
+    "Encode text as numbers, for example by a `TextVectorization` or `StringLookup` layer outside of the model, and "
+    "pad sequences to one length by `keras.utils.pad_sequences`"
+)
+#: whole numbers above it are not all float32
+_LARGEST_EXACT = 2**24
+_ROUNDED = (
+    f"Features are float32, which rounds whole numbers above {_LARGEST_EXACT:,}. Number identifiers from 0, for "
+    "example by `numpy.unique(x, return_inverse=True)[1]`."
+)
 #: parts of a wrong value that a message names
 _MOST_PARTS = 4
 _RULE = (
@@ -78,7 +88,7 @@ def made_of(
         fingerprint = source.fingerprint()
     except TypeError as error:
         what = str(error).removeprefix("Numbers are expected. Received: ").rstrip(".")
-        raise refused("Encode them as numbers", what) from None
+        raise refused(_ENCODE, what) from None
     except NotFiniteError as error:
         raise ConfigurationError(str(error)) from error
     names = [_names(part) for part in value[:2]]
@@ -87,7 +97,15 @@ def made_of(
         f"{what} in the order {', '.join(own)}" for what, own in zip(("features", "labels"), names, strict=True) if own
     ]
     kind = f"arrays, {' and '.join(of)}" if of else "arrays"
-    return Made(source=source, kind=kind, fingerprint=fingerprint, has_weights=weights is not None)
+    whole = (leaf for leaf in leaves(x) if leaf.dtype.kind in "iu")
+    is_rounded = any(max(int(leaf.max()), -int(leaf.min())) > _LARGEST_EXACT for leaf in whole)
+    return Made(
+        source=source,
+        kind=kind,
+        remarks=(_ROUNDED,) * is_rounded,
+        fingerprint=fingerprint,
+        has_weights=weights is not None,
+    )
 
 
 def _tree(value: Any, refused: Callable[..., NnloError]) -> Arrays:
@@ -221,8 +239,10 @@ _REMEDIES = {
     ("pandas", "Series"): "x, y = x.to_numpy(), y.to_numpy()\nreturn x, y",
     ("polars", "DataFrame"): 'y = frame["label"].to_numpy()\nreturn frame.drop("label").to_numpy(), y',
     ("polars", "Series"): "x, y = x.to_numpy(), y.to_numpy()\nreturn x, y",
-    ("tensorflow", "DatasetV2"): "x, y = zip(*data.unbatch().as_numpy_iterator())\n"
-    "return numpy.stack(x), numpy.stack(y)",
+    ("scipy", "_spbase"): "x = x.toarray()\nreturn x, y",
+    ("tensorflow", "DatasetV2"): "whole = data.unbatch().batch(10**9)  # without unbatch if there are no batches\n"
+    "return next(whole.as_numpy_iterator())",
+    ("tensorflow", "RaggedTensor"): "x = x.to_tensor().numpy()\nreturn x, y",
     ("torch", "IterableDataset"): "x, y = zip(*data)\nreturn numpy.stack(x), numpy.stack(y)",
     ("torch", "DataLoader"): "collate_fn = loader.collate_fn  # of the module\nreturn loader.dataset",
     ("datasets", "Dataset"): 'data = data.with_format("numpy")\nreturn data["x"], data["y"]',

@@ -8,6 +8,7 @@ import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -142,6 +143,12 @@ def packages_of(node: ast.AST) -> set[str]:
 def syntax_tree(code: str | Path) -> ast.Module:
     """Return the syntax tree of Python code (str) or of a file (Path); an empty tree if it cannot be parsed."""
     try:
-        return ast.parse(regular(code).read_bytes() if isinstance(code, Path) else code)
+        return _parsed(regular(code).read_bytes() if isinstance(code, Path) else code)
     except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
         return ast.Module([], [])
+
+
+@lru_cache(maxsize=4)
+def _parsed(code: str | bytes) -> ast.Module:
+    """Return the syntax tree of Python code, which nobody changes; kept, because a script may make many searches."""
+    return ast.parse(code)

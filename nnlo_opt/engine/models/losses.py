@@ -93,6 +93,19 @@ class VariedLoss:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchLoss:
+    """A loss that reduces a batch itself, and its text for messages."""
+
+    #: of labels, predictions, and weights of samples (n,) or None; returns a number
+    function: Callable[[Any, Any, Any], Any]
+    text: str
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Return the loss of a batch."""
+        return self.function(y_true, y_pred, sample_weight)
+
+
+@dataclass(frozen=True, slots=True)
 class LossTerm:
     """Loss of one output, and how to count its accuracy."""
 
@@ -151,7 +164,7 @@ def check_loss(name: str, more: Iterable[str] = ()) -> str:
 def infer_loss(output: Output, labels: Labels) -> InferredLoss:
     """Choose the loss by the activation of an output (None: linear) and its labels."""
     if output.activation == "softmax":
-        if _same(output.shape, labels.shape):
+        if alike(output.shape, labels.shape):
             return InferredLoss("categorical_crossentropy", "the last layer is a softmax and the labels are one-hot")
         if labels.are_whole or _all_in(labels.values, None):
             return InferredLoss(SPARSE, "the last layer is a softmax and the labels are class numbers")
@@ -178,8 +191,8 @@ def metric_for(loss: str, last_activation: str | None = None) -> AccuracyKind | 
 
 def label_mismatch(loss: str | None, output_shape: Shape, label_shape: Shape) -> str | None:
     """Return an error if `loss` (None: any loss) cannot compare labels and output of these shapes, else None."""
-    same = _same(output_shape, label_shape)
-    sparse = _same(output_shape[:-1], label_shape)
+    same = alike(output_shape, label_shape)
+    sparse = alike(output_shape[:-1], label_shape)
     if {None: same or sparse, SPARSE: sparse}.get(loss, same):
         return None
     if loss == SPARSE:
@@ -193,7 +206,7 @@ def label_mismatch(loss: str | None, output_shape: Shape, label_shape: Shape) ->
     )
 
 
-def _same(a: Shape, b: Shape) -> bool:
+def alike(a: Shape, b: Shape) -> bool:
     """Return True if two shapes agree; None matches any length, and a last dimension of 1 is optional."""
     shorter, longer = sorted((a, b), key=len)
     if len(longer) == len(shorter) + 1 and longer[-1] == 1:
@@ -231,7 +244,7 @@ def request_in_words(request: LossRequest) -> str:
     """Return a loss request as text."""
     if isinstance(request, str):
         return request
-    if isinstance(request, VariedLoss):
+    if isinstance(request, VariedLoss | BatchLoss):
         return request.text
     if isinstance(request, Mapping | Sequence):
         values = request.values() if isinstance(request, Mapping) else request
@@ -286,12 +299,14 @@ def make_terms(
 
 def _term(output: Output, labels: Labels, loss: Loss | None, rules: LossRules, prefix: str) -> tuple[LossTerm, str]:
     """Return the term of one output, and the reason for its loss or "" if it was requested."""
-    if mismatch := rules.label_mismatch(None, output.shape, labels.shape):
-        raise ConfigurationError(prefix + mismatch)
+    mismatch = rules.label_mismatch(None, output.shape, labels.shape)
     inferred = rules.infer_loss(output, labels)
     if callable(loss) and not isinstance(loss, VariedLoss):
-        # Count classes like for the loss that would fit.
-        return LossTerm(output.name, loss, accuracy=rules.metric_for(inferred.name, output.activation)), ""
+        # Count classes like for the loss that would fit. A function may compare an output with labels of any shape.
+        accuracy = None if mismatch else rules.metric_for(inferred.name, output.activation)
+        return LossTerm(output.name, loss, accuracy=accuracy), ""
+    if mismatch:
+        raise ConfigurationError(prefix + mismatch)
     name = inferred.name if loss is None else loss.name if isinstance(loss, VariedLoss) else rules.check_loss(loss)
     if mismatch := rules.label_mismatch(name, output.shape, labels.shape):
         raise ConfigurationError(prefix + mismatch)

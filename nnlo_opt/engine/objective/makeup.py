@@ -11,6 +11,7 @@ import dis
 import hashlib
 import inspect
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -81,7 +82,6 @@ class _Walk:
         self._seen = set[int]()
         self._rebound = set[str]()
         self._named = dict[str, Any]()
-        self._trees = dict[str, ast.Module]()
         #: name of a function -> code of all functions of that name
         self.codes = dict[str, list[Any]]()
 
@@ -146,10 +146,8 @@ class _Walk:
         """Return the syntax tree of a function as plain data; its bytecode if there is no source."""
         code = function.__code__
         try:
-            if code.co_filename not in self._trees:
-                lines, _ = inspect.findsource(function)
-                self._trees[code.co_filename] = ast.parse("".join(lines))
-            found = [_tree(node) for node in _definitions(self._trees[code.co_filename], code)]
+            lines, _ = inspect.findsource(function)
+            found = [_tree(node) for node in _definitions("".join(lines), code)]
         except (OSError, TypeError, SyntaxError, ValueError, RecursionError):  # from `exec`, for example
             found = []
         return found or _instructions(code)
@@ -159,17 +157,22 @@ def _short(name: str) -> str:
     return name.rpartition("<locals>.")[2]
 
 
-def _definitions(tree: ast.Module, code: CodeType) -> list[_Definition]:
+def _definitions(source: str, code: CodeType) -> list[_Definition]:
     """Return the definition of a function; all candidates if lambdas on one line cannot be told apart."""
-
-    def begins_at(node: _Definition) -> int:
-        decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-        return min([node.lineno, *(decorator.lineno for decorator in decorators)])
-
-    named = (node for node in ast.walk(tree) if isinstance(node, _Definition))
-    here = (node for node in named if begins_at(node) == code.co_firstlineno)
+    here = _definitions_by_line(source).get(code.co_firstlineno, [])
     found = [node for node in here if getattr(node, "name", "<lambda>") == code.co_name]
     return _enclosing(found, code) if len(found) > 1 else found
+
+
+@lru_cache(maxsize=4)
+def _definitions_by_line(source: str) -> Mapping[int, Sequence[_Definition]]:
+    """Return first line -> functions that begin there; kept, because a script may make many searches."""
+    found = defaultdict[int, list[_Definition]](list)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, _Definition):
+            decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+            found[min([node.lineno, *(decorator.lineno for decorator in decorators)])].append(node)
+    return found
 
 
 def _enclosing(found: Sequence[Any], code: CodeType) -> list[_Definition]:

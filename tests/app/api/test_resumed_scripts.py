@@ -52,12 +52,12 @@ for warning in said:
 """
 
 
-#: the start of a script, whose runs write their reports in its process
+#: the start of a script, whose runs have no reports
 START = """
 import runpy
 from nnlo_opt.app.run.start import coordinate
-from tests.helpers.reports_here import ReporterHere
-coordinate.Reporter = ReporterHere
+from tests.helpers.reports_here import NoReporter
+coordinate.Reporter = NoReporter
 runpy.run_path("mine.py", run_name="__main__")
 """
 

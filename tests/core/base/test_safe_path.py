@@ -1,6 +1,7 @@
 """Path on which no link is followed."""
 
 import os
+import sys
 
 import pytest
 
@@ -34,6 +35,7 @@ CALLS = {
     "unlink": lambda path: path.unlink(missing_ok=True),
     "remove": lambda path: path.remove(),
     "replace": lambda path: path.replace(path.with_name("other")),
+    "link": lambda path: path.with_name("other").hardlink_to(path),
     "write whole": lambda path: atomic_write(path, b"new"),
     "make folders": lambda path: make_directory(path / "below"),
     "sync": lambda path: path.sync(),
@@ -69,6 +71,18 @@ def test_a_link_is_removed_or_replaced_itself(run, outside, name):
     os.symlink(outside / "file", run.root / "note")
     CALLS[name](run / "note")
     assert not os.path.islink(run.root / "note")
+    assert content(outside) == {outside / "file": b"precious"}
+
+
+def test_another_name_of_a_file_is_that_file_and_a_link_is_not_followed_for_it(run, outside):
+    (run / "note").write_bytes(b"text")
+    (run / "other").hardlink_to(run / "note")
+    assert os.path.samestat((run / "note").stat(), (run / "other").stat())
+    with pytest.raises(FileExistsError):
+        (run / "other").hardlink_to(run / "note")
+    os.symlink(outside / "file", run.root / "link")
+    (run / "third").hardlink_to(run / "link")
+    assert os.path.islink(run.root / "third")
     assert content(outside) == {outside / "file": b"precious"}
 
 
@@ -127,8 +141,8 @@ def test_patterns_find_what_is_there_in_order_and_nothing_behind_a_link(run, out
     assert (run / "nowhere").glob("*") == (run / "trials/fold2").glob("*") == []
 
 
-#: more folders within each other than Python functions can call each other
-DEEP = 1100
+#: more folders within each other than Python functions can call each other here
+DEEP = 400
 
 
 @pytest.fixture
@@ -140,7 +154,10 @@ def deep(run):
         if level % 100 == 99:
             place.mkdir(parents=True)
             (place / "f").write_bytes(b"123")
-    return run / "save"
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(DEEP)
+    yield run / "save"
+    sys.setrecursionlimit(before)
 
 
 def test_folders_nested_deeply_are_walked_and_removed(run, deep):

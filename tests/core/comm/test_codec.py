@@ -14,7 +14,7 @@ import nnlo_opt
 from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.base.vectors import ALIGNMENT_BYTES, aligned_bytes
 from nnlo_opt.core.comm import messages as msg
-from nnlo_opt.core.comm.codec import decode, encode
+from nnlo_opt.core.comm.codec import decode, encode, from_json
 from nnlo_opt.core.comm.run_messages import Inspected
 from nnlo_opt.core.trials.identity import ScriptFolders
 from nnlo_opt.core.update_rules.rule import Answer
@@ -233,6 +233,18 @@ def test_a_message_with_a_field_of_another_type_raises_a_protocol_error(message,
     except ProtocolError:
         return
     assert decode(encode(again))[0] == again  # it was of the right type after all
+
+
+@given(message=messages)
+@settings(deadline=None, max_examples=examples(50))
+def test_a_message_comes_back_from_its_json(message):
+    assert from_json(message.to_json()) == message
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "\0", '{"message":"Fence"}', '{"message":"None"}', "\ud800"])
+def test_another_text_is_no_message(text):
+    with pytest.raises(ProtocolError, match="not one of our messages"):
+        from_json(text)
 
 
 def test_names_of_messages_are_unique_and_complete():

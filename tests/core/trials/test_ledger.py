@@ -180,6 +180,9 @@ def test_there_is_a_rule_for_every_type_of_event():
         suggested(3),
         assigned(6, 3),
         preempted(6),
+        ev.TermBegan(time_s=7.0, term=1, job=1),
+        ev.JobJoined(time_s=7.0, job=2, host="node-1", n_ranks=3, n_teams=1),
+        ev.JobLeft(time_s=8.0, job=2, expelled=True),
         ev.RunPreempted(time_s=9.0, reason="the walltime is over"),
         ev.RunCompleted(time_s=9.0, reason="done"),
     ]

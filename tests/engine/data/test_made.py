@@ -1,5 +1,6 @@
 """Samples that a model module returns, and the refusal of what has no index."""
 
+import re
 import sys
 from types import ModuleType
 
@@ -68,7 +69,7 @@ def test_the_fingerprint_is_of_values_types_and_shapes():
         ((X, Y[1:]), "All arrays must have one row for each sample"),
         ((X[:0], Y[:0]), "and at least one"),
         ((X, [0, 1, 2]), "Make arrays of them, by `numpy.asarray`"),
-        ((X, np.array(list("abcdef"))), "Received: values of type <U1. Encode them as numbers."),
+        ((X, np.array(list("abcdef"))), "Received: values of type <U1. Encode text as numbers, "),
         ((X, Y, -np.ones(6)), "must be finite, at least 0, and not all 0"),
         ((X, Y, np.ones((6, 1))), "one array with a number for each sample"),
         ((np.where(X == 5, np.nan, X), Y), "among the features of `get_train` of m.py, first in sample 2."),
@@ -76,6 +77,25 @@ def test_the_fingerprint_is_of_values_types_and_shapes():
 )
 def test_values_that_hold_no_samples(value, words):
     check_refused(words, made, value)
+
+
+def test_whole_numbers_that_are_rounded_are_said():
+    identifiers = np.array([3, -(2**24) - 1, 5])
+    assert "rounds whole numbers above 16,777,216" in made((identifiers, identifiers)).remarks[0]
+    assert made((np.array([1, 2**24], np.uint32), np.array([0, 2**25]))).remarks == ()
+
+
+@pytest.mark.keras
+def test_the_lines_of_a_tensorflow_data_set_are_right():
+    import tensorflow
+
+    given = ({"a": X, "b": X[:, :1]}, Y, np.ones(6, np.float32))
+    data = tensorflow.data.Dataset.from_tensor_slices(given).batch(4)
+    sentence = check_refused("Write `", made, data)
+    names = {"data": data}
+    exec("def get_train():\n " + "\n ".join(re.findall(r"`(whole = .*?)` and `(return .*?)`", sentence)[0]), names)
+    for ours, theirs in zip(tensorflow.nest.flatten(names["get_train"]()), tensorflow.nest.flatten(given), strict=True):
+        assert np.array_equal(ours, theirs)
 
 
 def test_labels_may_be_anything_if_the_loss_is_the_users():
@@ -97,7 +117,8 @@ def fake(package, name):
             "DataFrame",
             ['y = frame.pop("label").to_numpy()', 'return frame.to_numpy("float32"), y'],
         ),
-        ("tensorflow.python.data", "DatasetV2", ["x, y = zip(*data.unbatch().as_numpy_iterator())"]),
+        ("tensorflow.python.data", "DatasetV2", ["return next(whole.as_numpy_iterator())"]),
+        ("scipy.sparse._base", "_spbase", ["x = x.toarray()"]),
         ("torch.utils.data.dataloader", "DataLoader", ["loader", "return "]),
         ("torch.utils.data.dataset", "IterableDataset", ["x, y = zip(*data)", "return numpy.stack"]),
     ],

@@ -279,6 +279,23 @@ def test_classes_of_logits_are_counted():
     assert (ours["loss"], ours["acc"]) == pytest.approx((theirs["loss"], theirs["accuracy"]), rel=1e-6)
 
 
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"])
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_every_reduction_of_a_batch_is_kerass_own_with_a_mask_or_weights(reduction, is_masked):
+    x = np.random.default_rng(0).normal(size=(16, 5, 3)).astype(np.float32)
+    x[:7, 2:], y = 0, x.sum(axis=2, keepdims=True) if is_masked else x[:, 0, :1]
+    first = keras.layers.Masking() if is_masked else keras.layers.Flatten()
+    model = keras.Sequential([keras.Input((5, 3)), first, keras.layers.Dense(1)])
+    model.compile("sgd", keras.losses.MeanSquaredError(reduction=reduction))
+    weights = None if is_masked else np.linspace(0, 3, 16, dtype=np.float32)
+    theirs = model.evaluate(x, y, batch_size=16, sample_weight=weights, return_dict=True, verbose=0)
+    compiled, labels = framework.compiled_of(model), [Labels(y.shape[1:], "float32")]
+    terms, _ = make_terms(compiled.loss, None, framework.describe_outputs(model, (5, 3)), labels, framework.RULES)
+    ours = KerasAdapter(model, terms).evaluate(x, y, weights).means()
+    assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-6)
+    assert any("batches of several workers" in text for text in compiled.unused) == (reduction != "sum_over_batch_size")
+
+
 def test_losses_that_are_plain_have_the_name_of_the_option():
     losses = keras.losses
     for loss, request in (
@@ -309,6 +326,47 @@ def test_a_method_of_training_that_nothing_would_call_is_refused_by_name(name):
     refusal(framework.compiled_of, mlp(kind=kind), says=[f"Mine with its own `{name}`"])
 
 
+def test_what_a_built_model_has_and_only_fit_applies_is_said():
+    class Counting(keras.layers.Layer):
+        def __init__(self):
+            super().__init__(name="counting")
+            self.seen = keras.metrics.Mean(name="seen")
+
+        def call(self, x):
+            self.seen.update_state(x)
+            return x
+
+    bound = keras.layers.Dense(2, kernel_constraint="max_norm", name="bound")
+    model = keras.Sequential([keras.Input((3,)), bound, Counting()], name="net")
+    model.compile("sgd", "mse", metrics=["mae"])
+    of_weights, of_layers = framework.remarks_on(model)
+    assert "have no effect: MaxNorm of net/bound/kernel. Add a penalty" in of_weights
+    assert "not measured: seen of counting" in of_layers
+    assert framework.remarks_on(compiled(optimizer="sgd", loss="mse", metrics=["mae"])) == []
+
+
+def test_a_backend_that_a_module_has_set_too_late_is_said(monkeypatch):
+    model = mlp()
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    (said,) = framework.remarks_on(model)
+    assert "uses tensorflow: `--keras-backend jax` chooses it" in said
+
+
+def test_fresh_weights_keep_what_layers_know_of_the_samples(tmp_path):
+    scale, table = keras.layers.Normalization(), keras.layers.IntegerLookup(output_mode="one_hot")
+    scale.adapt(np.array([[1.0], [5.0], [9.0]]))
+    table.adapt(np.array([[3], [4], [4]]))
+    inputs = [keras.Input((1,)), keras.Input((1,), dtype="int64")]
+    known = keras.layers.Concatenate(name="known")([keras.Sequential([scale])(inputs[0]), table(inputs[1])])
+    model = keras.Model(inputs, keras.layers.Dense(8)(known))
+    model.save(path := tmp_path / "model.keras")
+    fresh = framework.saved_model(path, fresh=True)
+    x = [np.array([[5.0], [9.0]]), np.array([[3], [4]])]
+    known = keras.Model(fresh.inputs, fresh.get_layer("known").output)(x)
+    assert keras.ops.convert_to_numpy(known) == pytest.approx(np.array([[0, 0, 0, 1], [1.2247, 0, 1, 0]]), abs=1e-3)
+    assert not np.array_equal(fresh.layers[-1].kernel.numpy(), model.layers[-1].kernel.numpy())
+
+
 def test_other_methods_of_a_subclass_are_its_own_business():
     kind = type("Mine", (keras.Sequential,), {"predict_step": lambda self, data: None})
     assert framework.compiled_of(mlp(kind=kind)) == Compiled()
@@ -330,7 +388,7 @@ def test_what_an_older_file_says_is_named_as_not_read(tmp_path):
     compiled(optimizer="sgd", loss="mse").save(tmp_path / "m.h5")
     found = outcome(open_model(str(tmp_path / "m.h5")).build({}))
     assert (found.replaced, found.taken) == ("", "")
-    assert found.unused.endswith("m.h5` has of it (save the model as `.keras`).")
+    assert found.unused.endswith("m.h5` (save the model as `.keras`).")
 
 
 def test_what_a_file_cannot_say_without_code_is_said(tmp_path):

@@ -8,6 +8,8 @@ import pytest
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.engine.models.keras import framework as keras_model
+from nnlo_opt.engine.models.keras.adapter import KerasAdapter
+from nnlo_opt.engine.models.losses import LossTerm
 from tests.helpers.adapters import N_CLASSES, N_FEATURES, gradient, images, keras
 from tests.helpers.keras_adapters import keras_adapter
 from tests.helpers.launcher import python
@@ -111,6 +113,62 @@ def test_weights_of_no_use_have_no_slope():
     model = mlp(dense, layer("Lambda", lambda x: 0 * x[:, :1]))
     slope, _ = gradient(keras_adapter(model, "categorical_crossentropy"), images(9))
     assert not slope[: (N_FEATURES + 1) * 8].any()
+
+
+def test_tensors_and_tables_that_a_model_holds_are_computed_with():
+    whole = keras.Input((1,), dtype="int64")
+    table = keras.layers.IntegerLookup(vocabulary=[7, 9], output_mode="one_hot")(whole)
+    model = keras.Model(whole, keras.layers.Dense(1)(table + keras.ops.arange(3, dtype="float32")))
+    adapter = KerasAdapter(model, [LossTerm("out", "mean_squared_error")])
+    x, y, out = np.array([[7.0], [9.0], [8.0]], np.float32), np.ones((3, 1), np.float32), aligned_empty(4)
+    expected = float(np.mean((keras.ops.convert_to_numpy(model(x)) - y) ** 2))
+    assert adapter.gradient(x, y, out).means()["loss"] == pytest.approx(expected)
+    assert adapter.evaluate(x, y).means()["loss"] == pytest.approx(expected)
+
+
+def test_a_last_dimension_of_one_is_optional_in_features():
+    inputs = {name: keras.Input(shape, name=name) for name, shape in {"a": (1,), "b": (), "c": (2,)}.items()}
+    joined = keras.layers.concatenate([inputs["a"], keras.ops.expand_dims(inputs["b"], -1), inputs["c"]])
+    model = keras.Model(inputs, keras.layers.Dense(1)(joined))
+    outputs = keras_model.describe_outputs(model, [(), (1,), (2,)])
+    adapter = KerasAdapter(model, [LossTerm(outputs[0].name, "mean_squared_error")])
+    x = [np.ones(3, np.float32), np.ones((3, 1), np.float32), np.ones((3, 2), np.float32)]
+    theirs = model({"a": x[0][:, None], "b": x[1][:, 0], "c": x[2]})
+    assert adapter.outputs(x, model)[0] == pytest.approx(keras.ops.convert_to_numpy(theirs))
+    check_refused("samples of shape (2,) for the input 'c'", keras_model.describe_outputs, model, [(), (1,), ()])
+
+
+@pytest.fixture
+def by_name():
+    """A model that takes a dictionary, and that Keras cannot save."""
+
+    class ByName(keras.Model):
+        def __init__(self, n):
+            super().__init__()
+            self.dense = keras.layers.Dense(n)
+
+        def call(self, inputs):
+            return self.dense(inputs["b"]) * inputs["a"][:, None]
+
+    model = ByName(2)
+    keras_model.name_inputs(model, ["a", "b"])
+    keras_model.describe_outputs(model, [(), (3,)])
+    return model
+
+
+def test_a_subclassed_model_gets_the_dictionary_that_it_takes(by_name):
+    x = [np.array([1.0, 2.0], np.float32), np.ones((2, 3), np.float32)]
+    outputs = KerasAdapter(by_name, [LossTerm("out", "mean_squared_error")]).outputs(x, by_name)
+    assert outputs[0][1] == pytest.approx(2 * outputs[0][0])
+
+
+def test_a_model_that_keras_cannot_save_is_told_before_and_after_its_training(tmp_path, by_name):
+    (remark,) = keras_model.remarks_on(by_name)
+    assert remark.startswith("The best model cannot be saved whole, but its weights are: Object ByName was created by")
+    adapter = KerasAdapter(by_name, [LossTerm("out", "mean_squared_error")])
+    sentence = check_refused("must be one that Keras can save whole", adapter.save, tmp_path / "model.keras")
+    assert "define `get_config`" in sentence
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_model_without_weights_is_refused():

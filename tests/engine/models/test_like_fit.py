@@ -13,6 +13,7 @@ from nnlo_opt.engine.models.keras import framework
 from nnlo_opt.engine.models.keras.metrics import metrics_of
 from nnlo_opt.engine.models.losses import LossTerm
 from nnlo_opt.engine.models.own_optimizer import OwnOptimizer
+from tests.helpers import effort
 from tests.helpers.adapters import keras
 from tests.helpers.keras_adapters import keras_adapter
 from tests.helpers.linear_teams import central_of, finish
@@ -141,7 +142,7 @@ OPTIMIZERS = {
 MODES = [{}, {"synchronous": True}, {"mode": "allreduce"}]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", effort.some_of(["adamw", "sgd", "adamw of kernels", "nadam", "adagrad", "lion"], 2))
 def test_every_step_of_a_compiled_model_is_that_of_fit(tmp_path, name):
     steps, _, losses = fitted(OPTIMIZERS[name])
     finish(team := team_of(tmp_path, OPTIMIZERS[name], exchange="messages"))
@@ -157,7 +158,7 @@ def test_every_step_of_a_compiled_model_is_that_of_fit(tmp_path, name):
 
 
 @pytest.mark.parametrize("options", MODES, ids=str)
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", effort.some_of(["adamw", "sgd"]))
 def test_a_compiled_model_is_trained_as_by_fit_in_shared_memory_and_in_every_mode(tmp_path, monkeypatch, name, options):
     monkeypatch.setattr(LoopbackTeam, "shares", True)
     _, left, _ = fitted(OPTIMIZERS[name])
@@ -165,26 +166,33 @@ def test_a_compiled_model_is_trained_as_by_fit_in_shared_memory_and_in_every_mod
     np.testing.assert_allclose(central_of(team), left, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("options", MODES, ids=str)
-@pytest.mark.parametrize("dies_after", [0, 1, 9, 22, 34])
-def test_a_team_killed_within_an_average_of_weights_leaves_that_of_fit(tmp_path, options, dies_after):
-    def optimizer(o):
-        return o.AdamW(0.02, weight_decay=0.01, use_ema=True, ema_momentum=0.9)
+def averaging(o):
+    return o.AdamW(0.02, weight_decay=0.01, use_ema=True, ema_momentum=0.9)
 
-    _, left, losses = fitted(optimizer, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
-    finish(whole := team_of(tmp_path / "whole", optimizer, **options))
-    np.testing.assert_allclose(central_of(whole), left, rtol=1e-4, atol=1e-4)
-    ours = [report.metrics["val_loss"] for report in whole.reported(msg.EpochReported)]
+
+@pytest.fixture(scope="module", params=MODES, ids=str)
+def whole(request, tmp_path_factory):
+    """The options of a team that averages its weights, and what it leaves if nothing happens: that of `fit`."""
+    _, left, losses = fitted(averaging, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
+    finish(team := team_of(tmp_path_factory.mktemp("whole"), averaging, **request.param))
+    np.testing.assert_allclose(central_of(team), left, rtol=1e-4, atol=1e-4)
+    ours = [report.metrics["val_loss"] for report in team.reported(msg.EpochReported)]
     assert ours == pytest.approx(losses, rel=1e-3)
-    killed = team_of(tmp_path / "parts", optimizer, **options)
+    return request.param, central_of(team)
+
+
+@pytest.mark.parametrize("dies_after", effort.some_of([34, 9, 0, 1, 22]))
+def test_a_team_killed_within_an_average_of_weights_leaves_that_of_fit(tmp_path, whole, dies_after):
+    options, left = whole
+    killed = team_of(tmp_path, averaging, **options)
     killed.run_fold()
     killed.steps(dies_after)
     if dies_after > 20:
         # As at a notice of the batch system: a checkpoint within an epoch, then the end.
         killed.order(msg.PreemptFold(assignment=0))
         killed.settle()
-    finish(again := team_of(tmp_path / "parts", optimizer, **options))
-    assert np.array_equal(central_of(again), central_of(whole))
+    finish(again := team_of(tmp_path, averaging, **options))
+    assert np.array_equal(central_of(again), left)
 
 
 # ---------------------------------------------------------------- optimizers that Keras runs

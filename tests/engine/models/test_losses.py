@@ -139,6 +139,15 @@ def test_a_function_counts_classes_as_the_loss_that_fits():
     assert [term.accuracy for term in terms] == ["sparse_categorical", None, "binary"]
 
 
+def test_a_function_may_compare_an_output_with_labels_of_another_shape():
+    outputs = [Output("embedding", (8,), "softmax")]
+    terms, _ = make_terms(own, None, outputs, [Labels((), "int64")], losses)
+    assert (terms[0].loss, terms[0].accuracy) == (own, "sparse_categorical")
+    terms, _ = make_terms(own, None, outputs, [Labels((3,), "float32")], losses)
+    assert (terms[0].loss, terms[0].accuracy) == (own, None)
+    check_refused("Received: labels of shape (3,)", make_terms, "mse", None, outputs, [Labels((3,), "float32")], losses)
+
+
 @pytest.mark.parametrize(
     ("weights", "expected"), [([1, 0.5, 0], [1, 0.5, 0]), ({"real": 2, "kind": 3, "energy": 4}, [3, 4, 2])]
 )

@@ -1,7 +1,7 @@
 """Kinds of option values: each parses a value from text, or checks one given in Python.
 
-The error for a wrong value consists of the rule and the value, "must be a whole number of samples, at least 1. Received:
-0."; the caller prepends the option's name.
+The error for a wrong value consists of rule and value, "must be a whole number of samples, at least 1. Received: 0.";
+the caller prepends the option's name.
 """
 
 import ast

@@ -291,6 +291,8 @@ class RankServer:
             answer = run_msg.ModelExported(path=str(path), metrics=metrics)
         except PASSED_ON:
             raise
+        except NnloError as error:
+            answer = run_msg.ModelExported(path="", error=str(error))
         except BaseException as error:
             logger.exception("could not save the best model")
             answer = run_msg.ModelExported(path="", error=reason_of(error))

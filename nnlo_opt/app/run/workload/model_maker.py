@@ -259,6 +259,8 @@ class ModelMaker:
         # A framework of another package need not know.
         declared: Callable[[Any], list[str]] = getattr(self.framework, "input_names", lambda _: [])
         _check_names("features", info.feature_names, declared(model))
+        name_inputs: Callable[[Any, Sequence[str]], None] = getattr(self.framework, "name_inputs", lambda *_: None)
+        name_inputs(model, info.feature_names)
         outputs = self.framework.describe_outputs(model, info.feature_shape)
         _check_names("labels", info.label_names, [output.name for output in outputs])
         own_weights = self.definition.loss_weights()
@@ -268,8 +270,8 @@ class ModelMaker:
         values = [None] * len(shapes) if request else [*leaves(samples.some_labels)]
         labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
         terms, remarks = make_terms(request, weights, outputs, labels, self.framework.RULES)
-        remark_on: Callable[[Any], str] = getattr(self.framework, "precision_remark", lambda model: "")
-        return terms, (*remarks, *filter(None, [remark_on(model)]))
+        remarks_on: Callable[[Any], list[str]] = getattr(self.framework, "remarks_on", lambda model: [])
+        return terms, (*remarks, *remarks_on(model))
 
     def callbacks(
         self, figures: Sequence[str], options: TrainingOptions, *, validates: bool, is_scheduled: bool = False

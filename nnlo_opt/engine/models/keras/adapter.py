@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnlo_opt.core.base.errors import TrialError
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.files import atomic_path
 from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.base.trees import Arrays, leaves
@@ -259,9 +259,19 @@ class KerasAdapter(FlatWeights):
         return KerasSteps(optimizer, self._graph.weight_variables, self.layout, rate=rate, clips=clips)
 
     def save(self, path: Path) -> None:
-        """Write Keras's own format; `path` must end in ".keras"."""
+        """Write Keras's own format; `path` must end in ".keras".
+
+        Raises:
+            ConfigurationError: Keras cannot save the model.
+        """
+        model = self.synced_model()
+        if fault := unsaved(model):
+            raise ConfigurationError(
+                f"A model must be one that Keras can save whole. Received: {fault} Its weights are in the folder of "
+                "its trial; define `get_config`, or build it by `keras.Model(inputs, outputs)`."
+            )
         with atomic_path(path) as temporary:
-            self.synced_model().save(temporary)
+            model.save(temporary)
 
     def synced_model(self) -> Any:
         """Return the Keras model itself, with current variables."""
@@ -312,6 +322,17 @@ class KerasAdapter(FlatWeights):
 
     def _metrics(self, batch: Batch, sums: np.ndarray) -> Metrics:
         return Metrics(len(batch.x[0]), dict(zip(self.figures, sums.tolist(), strict=True)))
+
+
+def unsaved(model: Any) -> str:
+    """Return why Keras cannot save a model whole, as a sentence; empty if it can."""
+    import keras
+
+    try:
+        keras.saving.serialize_keras_object(model)
+    except Exception as error:
+        return f"{' '.join(str(error).strip().partition('Example:')[0].split()).rstrip('.') or type(error).__name__}."
+    return ""
 
 
 def forget_models() -> None:

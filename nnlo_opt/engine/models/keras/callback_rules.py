@@ -7,7 +7,7 @@ from nnlo_opt.core.base.errors import ConfigurationError, did_you_mean, shown
 from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.engine.models.keras.callback_state import state_of
 
-_SAVES = "{checkpoint_interval} saves trainings, and blocks would write one file"
+_SAVES = "The best weights are saved anyway, {checkpoint_interval} saves trainings, and blocks would write one file"
 #: callbacks of Keras that cannot be honoured, with what does the same; names in braces are those of options
 _INSTEAD = {
     **dict.fromkeys(("ModelCheckpoint", "BackupAndRestore", "OrbaxCheckpoint"), _SAVES),
@@ -15,7 +15,7 @@ _INSTEAD = {
     "TensorBoard": "`nnlo-opt export --to tensorboard` writes its records",
     "ProgbarLogger": "Every epoch has its line in the output",
     "RemoteMonitor": "`nnlo-opt show` prints the epochs of a run",
-    "SwapEMAWeights": "It needs the averages of an optimizer of Keras, which does not train here",
+    "SwapEMAWeights": "The averages of `use_ema` are evaluated after each epoch and saved without it",
 }
 #: callbacks that set the learning rate
 _OF_RATE = ("LearningRateScheduler", "ReduceLROnPlateau")

@@ -19,13 +19,12 @@ from nnlo_opt.engine.models.keras.callback_state import load_state, state_of
 from nnlo_opt.engine.models.plain_data import packed, unpacked
 
 logger = logging.getLogger(__name__)
-#: our name of a figure -> Keras's, if different
-_KERAS_NAMES = {"acc": "accuracy", "val_acc": "val_accuracy"}
 
 
 def with_keras_names(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return metrics under our names and Keras's."""
-    return {**metrics, **{name: metrics[own] for own, name in _KERAS_NAMES.items() if own in metrics}}
+    """Return metrics under our names and Keras's, such as `val_acc` and `val_accuracy`."""
+    ours = [name for name in metrics if name == "acc" or name.endswith("_acc")]
+    return {**metrics, **{name.removesuffix("acc") + "accuracy": metrics[name] for name in ours}}
 
 
 class KerasCallbacks:

@@ -17,7 +17,7 @@ from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS
 from nnlo_opt.engine.models import losses
 from nnlo_opt.engine.models.compiled import Compiled
-from nnlo_opt.engine.models.losses import VariedLoss
+from nnlo_opt.engine.models.losses import BatchLoss, VariedLoss
 from nnlo_opt.engine.models.own_optimizer import Own
 
 #: arguments of any optimizer -> options
@@ -38,10 +38,14 @@ _METHODS = {
         "Give the loss by `get_loss`, or search an objective that calls `fit` itself",
     ),
 }
+#: optimizers without squares of gradients
+_LINEAR = ("sgd", "lion")
 #: attribute of a model from a file: which of its settings of `compile` cannot be read
 _FAULT = "_nnlo_opt_compile_fault"
 #: reductions that are the mean of a batch
-_MEANS = ("sum_over_batch_size", "mean", "auto", "mean_with_sample_weight")
+_MEANS = ("sum_over_batch_size", "mean", "auto")
+#: reductions that workers cannot make of the means of their batches
+_OF_BATCH = ("sum", "mean_with_sample_weight")
 
 
 def refuse_own_methods(model: Any) -> None:
@@ -80,10 +84,16 @@ def arguments_of(model: Any) -> Compiled:
     scale = getattr(model.optimizer, "initial_scale", 1.0)  # of a LossScaleOptimizer
     if (power := 2.0 ** max(0, round(math.log2(scale)))) != scale:
         unused.append(f"initial_scale={scale:g} of LossScaleOptimizer (it begins at {power:g})")
-    weights = asked.get("loss_weights")
+    weights, loss = asked.get("loss_weights"), _request(asked.get("loss"))
+    reduced = [one.text for one in _each(loss) if isinstance(one, BatchLoss)]
+    unused += [
+        f"{text} over the batches of several workers, which are averaged, or over validation batches of the size that "
+        "`fit` has"
+        for text in dict.fromkeys(reduced)
+    ]
     return replace(
         optimizer,
-        loss=_request(asked.get("loss")),
+        loss=loss,
         loss_weights=[weights] if isinstance(weights, int | float) else weights,
         metrics=asked.get("metrics"),
         weighted_metrics=asked.get("weighted_metrics"),
@@ -130,6 +140,8 @@ def _modules_in(config: Any) -> Iterator[str]:
 
 def _optimizer(model: Any) -> Compiled:
     """Return what is known of an optimizer."""
+    import keras
+
     optimizer = model.optimizer
     if optimizer is None:
         return Compiled()
@@ -147,7 +159,17 @@ def _optimizer(model: Any) -> Compiled:
     text = f"{kind.__name__}({_in_words(own_rate | changed)})"
     ema = config.get("ema_momentum") if config.get("use_ema") else None
     without = [f"{key}={config[key]!r}" for key in _WITHOUT if config.get(key)]
-    unused_own = [f"{' and '.join(without)} of {kind.__name__}"] if without else []
+    shared_rows: list[str] = []
+    if (
+        name not in _LINEAR
+        and keras.backend.backend() == "tensorflow"
+        and any(isinstance(layer, keras.layers.Embedding) and layer.trainable for layer in model._flatten_layers())
+    ):
+        shared_rows.append(
+            "the squares of gradients of an Embedding by Keras on TensorFlow, which leave out that samples of a batch "
+            "share rows (their gradients are added first, as by other backends)"
+        )
+    unused_own = [*([f"{' and '.join(without)} of {kind.__name__}"] if without else []), *shared_rows]
     own = Own(
         optimizer=optimizer,
         words=text.replace(f"={rate!r}", f"={schedule}", 1) if schedule else text,
@@ -166,6 +188,7 @@ def _optimizer(model: Any) -> Compiled:
         beside |= {"no_decay": f"^({'|'.join(map(re.escape, kept))})$"} if kept else {}
     others = [f"{key}={value!r}" for key, value in changed.items()]
     unused = [f"{' and '.join(others)} of {kind.__name__}"] if others else []
+    unused += shared_rows
     if schedule:
         unused.append(f"{schedule} of its learning rate (`{spelled('lr_schedule')}`)")
     is_alike = changed.keys() <= {*_WITHOUT}
@@ -220,6 +243,11 @@ def _request(loss: Any) -> Any:
     return [_loss(one) for one in loss] if isinstance(loss, list | tuple) else _loss(loss)
 
 
+def _each(request: Any) -> list[Any]:
+    """Return the losses of a request."""
+    return [*request.values()] if isinstance(request, Mapping) else request if isinstance(request, list) else [request]
+
+
 def _loss(loss: Any) -> Any:
     import keras
 
@@ -241,8 +269,8 @@ def _loss(loss: Any) -> Any:
 
 def _of_object(loss: Any) -> Any:
     """Return a loss object as the function of each sample that it takes the mean of."""
-    if loss.reduction == "sum":
-        return _called(loss, f"{type(loss).__name__}(reduction='sum')")  # one number for a batch, as in Keras
+    if loss.reduction in _OF_BATCH:
+        return BatchLoss(loss, f"{type(loss).__name__}(reduction={loss.reduction!r})")
     if loss.reduction not in _MEANS:
         raise ConfigurationError(
             f"A loss must be the mean or the sum of a batch. Received: {type(loss).__name__} with "

@@ -17,11 +17,11 @@ from nnlo_opt.core.models.adapter import refusal_of_samples
 from nnlo_opt.engine.models import losses
 from nnlo_opt.engine.models.compiled import Compiled
 from nnlo_opt.engine.models.composite import CompositeModel
-from nnlo_opt.engine.models.keras.adapter import ENGINES, KerasAdapter, forget_models
+from nnlo_opt.engine.models.keras.adapter import ENGINES, KerasAdapter, forget_models, unsaved
 from nnlo_opt.engine.models.keras.callback_rules import check_callbacks
 from nnlo_opt.engine.models.keras.callbacks import KerasCallbacks, with_keras_names
 from nnlo_opt.engine.models.keras.compiled import arguments_of, compile_as_saved, note_unread, refuse_own_methods
-from nnlo_opt.engine.models.keras.graph import packed
+from nnlo_opt.engine.models.keras.graph import NAMES, packed
 from nnlo_opt.engine.models.keras.metrics import metrics_of
 from nnlo_opt.engine.models.legacy.architecture import read_architecture
 from nnlo_opt.engine.models.legacy.weight_files import is_compiled, read_saved_architecture
@@ -141,9 +141,14 @@ def saved_model(path: Path, *, fresh: bool) -> Any:
             f"{_innermost(error)}. Give a Python module with `get_model` instead."
         ) from error
     if fresh:
-        model = keras.models.clone_model(model)
+        model = keras.models.clone_model(model, clone_function=_renewed, recursive=True)
     compile_as_saved(model, path)
     return model
+
+
+def _renewed(layer: Any) -> Any:
+    """Return a layer with fresh weights; one with statistics or a vocabulary of the samples, as it is."""
+    return layer if hasattr(layer, "adapt") else type(layer).from_config(layer.get_config())
 
 
 def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
@@ -155,9 +160,12 @@ def describe_outputs(model: Any, feature_shape: Shapes) -> list[Output]:
     import keras
 
     shapes = [*leaves(feature_shape)]
+    declared = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or []]
     _check_inputs(getattr(model, "inputs", None) or [], shapes)
+    # Keras adds or removes a last dimension of 1 of arrays, but not of symbolic tensors.
+    seen = [of if len(of) != len(shape) else shape for shape, of in zip(shapes, declared or shapes, strict=True)]
     try:
-        outputs = model(packed(model, [keras.KerasTensor((None, *shape)) for shape in shapes]))
+        outputs = model(packed(model, [keras.KerasTensor((None, *shape)) for shape in seen]))
     except Exception as error:
         raise refusal_of_samples(feature_shape, error) from error
     tensors = keras.tree.flatten(outputs)
@@ -178,6 +186,14 @@ def input_names(model: Any) -> list[str]:
     return sorted(model.input) if isinstance(model.input, dict) else [tensor.name for tensor in model.inputs]
 
 
+def name_inputs(model: Any, names: Sequence[str]) -> None:
+    """Give a subclassed model, which declares no inputs, a dictionary with these names."""
+    import keras
+
+    if names and not input_names(model) and not isinstance(model, keras.Sequential):
+        vars(model)[NAMES] = tuple(names)
+
+
 def compiled_of(model: Any) -> Compiled:
     """Return what a model says of its training; ConfigurationError if it overrides training methods."""
     refuse_own_methods(model)
@@ -192,10 +208,29 @@ def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False,
     return KerasAdapter(model, terms, jit_compile=jit_compile, **measures)
 
 
-def precision_remark(model: Any) -> str:
-    """Return a sentence about weights that are not float32, as they are trained; empty if all are."""
-    dtypes = sorted({variable.dtype for variable in model.trainable_variables} - {"float32"})
-    return f"Weights in {' and '.join(dtypes)} are trained, exchanged and kept in float32." if dtypes else ""
+def remarks_on(model: Any) -> list[str]:
+    """Return sentences on what differs from `fit` in a built model: dtypes, constraints, metrics of layers, saving."""
+    remarks, weights = [], model.trainable_variables
+    if dtypes := sorted({variable.dtype for variable in weights} - {"float32"}):
+        remarks.append(f"Weights in {' and '.join(dtypes)} are trained, exchanged and kept in float32.")
+    if bound := [f"{type(v.constraint).__name__} of {v.path}" for v in weights if getattr(v, "constraint", None)]:
+        remarks.append(
+            f"Constraints of weights have no effect: {', '.join(bound)}. Add a penalty by a regularizer of the layer, "
+            "or leave them out."
+        )
+    layers = model._flatten_layers(include_self=False)
+    if own := [f"{metric.name} of {layer.name}" for layer in layers for metric in layer._metrics]:
+        remarks.append(f"Metrics of layers are not measured: {', '.join(own)}. `get_metrics` measures outputs.")
+    import keras
+
+    if (asked := os.environ.get("KERAS_BACKEND")) != (backend := keras.backend.backend()):
+        remarks.append(
+            f"KERAS_BACKEND is {asked!r} since the module has set it, without effect on Keras, which uses {backend}: "
+            f"`{spelled('keras_backend', asked)}` chooses it."
+        )
+    if fault := unsaved(model):
+        remarks.append(f"The best model cannot be saved whole, but its weights are: {fault}")
+    return remarks
 
 
 def epoch_callbacks(
@@ -271,7 +306,7 @@ def _check_inputs(inputs: Sequence[Any], shapes: Sequence[Shape]) -> None:
         )
     for tensor, shape in zip(inputs, shapes, strict=False):
         expected = tuple(tensor.shape[1:])
-        if not losses.fits(shape, expected):
+        if not losses.alike(shape, expected):
             of = f" for the input {tensor.name!r}" if len(inputs) > 1 else ""
             raise ConfigurationError(
                 f"The model takes samples of shape {expected}{of}. Received: features of shape {tuple(shape)}. Change "

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnlo_opt.core.models.layout import Layout, WeightSpec
 from nnlo_opt.engine.models.keras.metrics import States
-from nnlo_opt.engine.models.losses import LossTerm, Shape
+from nnlo_opt.engine.models.losses import BatchLoss, LossTerm, Shape
 
 
 class Batch(NamedTuple):
@@ -191,10 +191,16 @@ class KerasGraph:
         return state, [scope.get_current_value(variable) for variable in self.counter_variables]
 
 
+#: attribute of a model that declares no inputs, with the names of those that it takes as a dictionary
+NAMES = "_nnlo_opt_input_names"
+
+
 def packed(model: Any, x: list[Any]) -> Any:
     """Return inputs in the form that `model` expects: one tensor, a list, or the structure it was built with."""
     import keras
 
+    if names := vars(model).get(NAMES):
+        return dict(zip(names, x, strict=True))
     if getattr(model, "inputs", None) and not isinstance(model, keras.Sequential):
         return keras.tree.pack_sequence_as(model.input, x)
     return x if len(x) > 1 else x[0]
@@ -210,19 +216,24 @@ def _measure(term: LossTerm, y: Any, prediction: Any, sample_weight: list[Any]) 
     from keras import ops
 
     # Keras has no public function to read the mask of a tensor.
-    from keras.src.backend import get_keras_mask
+    from keras.src.backend import get_keras_mask, set_keras_mask
 
     mask = get_keras_mask(prediction)
     # Losses are float32 for any compute dtype of the layers.
     prediction = ops.cast(prediction, "float32")
     y = aligned(y, prediction)
-    compare = getattr(keras.losses, term.loss) if isinstance(term.loss, str) else term.loss
-    values = ops.cast(compare(y, prediction), "float32")
-    if sample_weight and not len(values.shape):
-        raise ValueError("sample weights need a loss for each sample, but the function returns their mean")
-    for weight in sample_weight:
-        values = values * _stretched(ops.cast(weight, "float32"), values)
-    loss = ops.mean(_masked(values, mask))
+    if isinstance(term.loss, BatchLoss):
+        if mask is not None:
+            set_keras_mask(prediction, mask)
+        loss = ops.cast(term.loss(y, prediction, *sample_weight), "float32")
+    else:
+        compare = getattr(keras.losses, term.loss) if isinstance(term.loss, str) else term.loss
+        values = ops.cast(compare(y, prediction), "float32")
+        if sample_weight and not len(values.shape):
+            raise ValueError("sample weights need a loss for each sample, but the function returns their mean")
+        for weight in sample_weight:
+            values = values * _stretched(ops.cast(weight, "float32"), values)
+        loss = ops.mean(_masked(values, mask))
     if term.accuracy is None:
         return loss, None
     right = ops.cast(getattr(keras.metrics, f"{term.accuracy}_accuracy")(y, prediction), "float32")

@@ -94,9 +94,10 @@ class Engine:
         concrete = traced.get_concrete_function()
         if self._jit_compile:
             return lambda arrays: concrete(*arrays)
-        dtypes = [tensor.dtype for tensor in concrete.outputs]
-        # TensorFlow's own handling of the arguments takes longer than the computation of a small model.
-        return lambda arrays: tf.raw_ops.StatefulPartitionedCall(args=arrays, Tout=dtypes, f=concrete)
+        dtypes, captured = [tensor.dtype for tensor in concrete.outputs], concrete.captured_inputs
+        # TensorFlow's own handling of the arguments takes longer than the computation of a small model. A model may
+        # hold tensors itself: tables of lookups, or what was computed while it was built.
+        return lambda arrays: tf.raw_ops.StatefulPartitionedCall(args=[*arrays, *captured], Tout=dtypes, f=concrete)
 
     def _shapes(self, batch: Batch) -> Iterator[tuple[np.ndarray, list[int | None]]]:
         """Yield the arrays of samples and labels, each with its shape, None for any length."""

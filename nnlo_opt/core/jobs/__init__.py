@@ -1,0 +1,1 @@
+"""Jobs that share a search through files: logs, terms, liveness, succession, fencing."""

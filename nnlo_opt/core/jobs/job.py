@@ -1,0 +1,260 @@
+"""A job of a search: it joins, follows the greatest term, and takes the next one when the coordinator is gone.
+
+`step` is called about once a second by rank 0. The process may be stopped between any two operations on files, for any
+time, and continue: whatever it does then is in files that nobody counts any more.
+"""
+
+from typing import Protocol
+
+from nnlo_opt.core.base.clock import Clock
+from nnlo_opt.core.comm.codec import from_json
+from nnlo_opt.core.comm.messages import Message
+from nnlo_opt.core.jobs.files import SharedFiles, journal_name, log_name, orders_name
+from nnlo_opt.core.jobs.lead import Lead, Search
+from nnlo_opt.core.jobs.lines import (
+    JOB_LINES,
+    ORDERS,
+    Beat,
+    Expelled,
+    Follows,
+    JobLine,
+    Joined,
+    Left,
+    LogReader,
+    LogWriter,
+    Order,
+    Ordered,
+    Reported,
+    Resigned,
+    encoded,
+)
+from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING, Timing, Watch
+from nnlo_opt.core.jobs.roster import Roster
+from nnlo_opt.core.jobs.succession import Candidate, Copy, newest_journal
+from nnlo_opt.core.jobs.terms import Terms
+
+
+class Workplace(Protocol):
+    """The teams of a job."""
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a team works on an assignment, or has a message that `reports` has not returned."""
+
+    def take(self, term: int, rank: int, message: Message) -> None:
+        """Pass an order of a term to a rank."""
+
+    def reports(self) -> list[tuple[int, Message]]:
+        """Return what ranks have sent since the last call."""
+
+    def let_go(self) -> None:
+        """End all assignments soon, by a result or a checkpoint; called again and again until it is not busy."""
+
+    def drop(self) -> None:
+        """Abandon all assignments: nothing about them counts, and nothing of them may be reported."""
+
+
+class Job:
+    """This job.
+
+    Args:
+        files: shared files.
+        clock: this machine's clock.
+        workplace: the teams of this job.
+        search: what coordinates if this job leads.
+        timing: times of jobs.
+        host: name of the machine.
+        n_ranks: number of ranks.
+        n_teams: number of teams.
+    """
+
+    def __init__(
+        self,
+        files: SharedFiles,
+        clock: Clock,
+        workplace: Workplace,
+        search: Search,
+        *,
+        timing: Timing = DEFAULT_TIMING,
+        host: str = "",
+        n_ranks: int = 1,
+        n_teams: int = 1,
+    ) -> None:
+        self._files, self._clock, self._workplace, self._search = files, clock, workplace, search
+        self._timing = timing
+        self._host, self._n_ranks, self._n_teams = host, n_ranks, n_teams
+        self._terms = Terms(files)
+        #: number of this job
+        self.number = 0
+        self._candidate: Candidate | None = None
+        #: this job's term as coordinator; None if it does not coordinate
+        self.lead: Lead | None = None
+        #: True if the job is to leave
+        self._leaving = False
+        self.is_over = False
+        self._join()
+
+    def step(self) -> bool:
+        """Do what is to be done now; return False once the job has left.
+
+        After an exception, such as an OSError, the job counts as one that was killed: call `step` no more.
+        """
+        if not self.is_over:
+            self._beat()
+            self._look()
+            if self._leaving:
+                self._resign()
+            self._coordinate()
+            self._report()
+            self._obey()
+            self._succeed()
+        return not self.is_over
+
+    def leave(self) -> None:
+        """Leave as soon as no team works; a coordinator hands over before."""
+        self._leaving = True
+
+    # ------------------------------------------------------------ coming, and being alive
+
+    def _join(self) -> None:
+        """Create the log of this job, under the next free number."""
+        self.number += 1
+        while self._files.read(log_name(self.number)) is not None:
+            self.number += 1
+        unix_s = self._clock.unix_s()
+        line = Joined(host=self._host, n_ranks=self._n_ranks, n_teams=self._n_teams, unix_s=unix_s)
+        while not self._files.create(log_name(self.number), encoded(log_name(self.number), 0, line)):
+            self.number += 1
+        self._log = LogWriter(self._files, log_name(self.number), 1)
+        self._said_at_s = self._clock.monotonic_s()
+        #: term that this job follows; 0 for none yet
+        self._following = 0
+        self._orders: LogReader[Order] | None = None
+        self._terms.look()
+        self._meet_owner()
+
+    def _say(self, *lines: JobLine) -> None:
+        self._log.append(*lines)
+        self._said_at_s = self._clock.monotonic_s()
+
+    def _beat(self) -> None:
+        if self._clock.monotonic_s() - self._said_at_s >= self._timing.beat_s:
+            self._say(Beat(unix_s=self._clock.unix_s()))
+
+    # ------------------------------------------------------------ the greatest term and its owner
+
+    def _look(self) -> None:
+        """Look for later terms; a later one ends this job's own."""
+        before = self._terms.greatest
+        if self.lead is not None and self.lead.is_overtaken:
+            self._terms.pass_over(self.lead.term + 1)
+        self._terms.look()
+        if self._terms.greatest > before:
+            self._meet_owner()
+        if self._candidate is not None and self._terms.greatest > self._candidate.term:
+            self._candidate = None
+        if self.lead is not None and self._terms.greatest > self.lead.term:
+            self.lead.close()
+            self.lead = None
+
+    def _resign(self) -> None:
+        """Hand over at once, so that the search goes on while the teams of this job end their work."""
+        if self._candidate is not None:
+            self._say(Resigned(term=self._candidate.term))
+        if self.lead is not None:
+            self._say(Resigned(term=self.lead.term, journal_bytes=self.lead.close()))
+        self._candidate = self.lead = None
+
+    def _meet_owner(self) -> None:
+        """Watch the owner of the greatest term, from now on."""
+        self._owner_log: LogReader[JobLine] | None = None
+        self._owner_watch = Watch(self._timing)
+        #: True if the owner has left, and how it has resigned before
+        self._has_owner_left = False
+        self._owner_resigned: Resigned | None = None
+
+    def _is_owner_gone(self) -> bool:
+        now_s = self._clock.monotonic_s()
+        if self._owner_log is None and (owner := self._terms.owner(self._terms.greatest)) is not None:
+            self._owner_log = LogReader(self._files, log_name(owner), JOB_LINES)
+        lines = [] if self._owner_log is None else self._owner_log.new()
+        self._owner_watch.look(0 if self._owner_log is None else self._owner_log.n_lines, now_s)
+        for line in lines:
+            if isinstance(line, Left):
+                self._has_owner_left = True
+            if isinstance(line, Resigned) and line.term == self._terms.greatest:
+                self._owner_resigned = line
+        return self._has_owner_left or self._owner_resigned is not None or self._owner_watch.is_silent
+
+    # ------------------------------------------------------------ coordinating
+
+    def _succeed(self) -> None:
+        """Take the next term if there is no coordinator; leave if the search is complete."""
+        if self.lead or self._candidate or self._leaving or self.is_over:
+            return
+        if self._terms.greatest and not self._is_owner_gone():
+            return
+        self._leave_if_sealed(newest_journal(self._files, self._terms.greatest))
+        if self._leaving:
+            return
+        resigned = self._owner_resigned
+        if self._terms.take(self.number):
+            now_s = self._clock.monotonic_s()
+            self._candidate = Candidate(self._files, self._timing, self._terms.greatest, now_s, resigned)
+        self._meet_owner()
+
+    def _leave_if_sealed(self, copy: Copy | None) -> None:
+        """Leave if the search is over: the journal is complete, and sealed by its owner as in `Lead.end`."""
+        roster = Roster(copy.content.events if copy is not None and copy.term else ())
+        if roster.is_complete and self._terms.owner(roster.term + 1) == roster.leader:
+            self._files.publish(journal_name(roster.term))
+            self.leave()
+
+    def _coordinate(self) -> None:
+        if self._candidate is not None:
+            copy = self._candidate.journal(self._clock.monotonic_s())
+            self._leave_if_sealed(copy)
+            if copy is None or self._leaving:
+                return
+            term, self._candidate = self._candidate.term, None
+            lead = Lead(self._files, self._clock, self._timing, term, self.number, copy, self._search)
+            if not lead.begin():
+                self._terms.pass_over(term + 1)
+                return
+            self.lead = lead
+            self._look()
+        if self.lead is not None:
+            self._search.step(self.lead, self.lead.step())
+            if self.lead.is_sealed:
+                self.leave()
+
+    # ------------------------------------------------------------ working
+
+    def _report(self) -> None:
+        if reports := self._workplace.reports():
+            self._say(*(Reported(rank=rank, message=message.to_json()) for rank, message in reports))
+
+    def _obey(self) -> None:
+        """Follow the greatest term and its orders."""
+        greatest = self._terms.greatest
+        if self._leaving or self._following < greatest:
+            if self._workplace.is_busy:
+                self._workplace.let_go()
+            elif self._leaving:
+                self._say(Left())
+                self.is_over = True
+            else:
+                self._say(Follows(term=greatest))
+                self._following = greatest
+                self._orders = LogReader(self._files, orders_name(self.number, greatest), ORDERS)
+        elif self._orders is not None:
+            for order in self._orders.new():
+                self._take(order)
+
+    def _take(self, order: Order) -> None:
+        match order:
+            case Ordered():
+                self._workplace.take(self._following, order.rank, from_json(order.message))
+            case Expelled():
+                self._workplace.drop()
+                self._join()
