@@ -51,9 +51,13 @@ RANKS = tests/app/api tests/crash tests/mpi
 # Two processes share two cores: the Gaussian process is slower on threads that wait for each other.
 tests test-more: export OPENBLAS_NUM_THREADS = 1
 
+# Files of tests without ranks lie in memory where it has room for 4 GB: on a disk, each save of a run waits for it.
+IN_MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2> /dev/null | tail -n 1)" -gt 4000000 ] 2> /dev/null && echo TMPDIR=/dev/shm)
+FAILED_ONLY = $(if $(IN_MEMORY),-o tmp_path_retention_policy=failed)
+
 # A file's tests share what is costly; tests that start ranks mostly wait for these, so several go on at once.
 tests: install
-	$(PYTEST) -n 2 --dist loadfile -m "not mpi and not proof" --hypothesis-profile=some
+	$(IN_MEMORY) $(PYTEST) $(FAILED_ONLY) -n 2 --dist loadfile -m "not mpi and not proof" --hypothesis-profile=some
 	$(PYTEST) -n 3 --dist worksteal -m "mpi and not proof" $(RANKS)
 
 # Style and types are checked beside the tests, and have the last word, in one piece.
