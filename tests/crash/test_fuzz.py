@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.effort import some_of
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "resilience"))
 
 from fuzz_judge import FINE, end_child, fuzz, judged, limited
@@ -31,9 +33,10 @@ def marks_of(name: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.proof] * (name in ALONE) + [pytest.mark.keras] * (name == "keras")
 
 
+@pytest.mark.parametrize("part", some_of([4, 1]))
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in NAMES])
-def test_damaged_files_are_read_or_refused_in_words(reader_of, name):
-    report = fuzz(name, reader_of(name), N_OF.get(name, N_INPUTS), seed=1)
+def test_damaged_files_are_read_or_refused_in_words(reader_of, name, part):
+    report = fuzz(name, reader_of(name), N_OF.get(name, N_INPUTS) // part, seed=1)
     assert not report.n_failed, {kind: case[1:] for kind, case in report.cases.items()}
 
 

@@ -175,6 +175,7 @@ def test_each_way_to_fail_is_a_sentence_and_a_taken_port_is_none(tmp_path):
     assert found["port"]["figure_of_merit"] == "1.0"
 
 
+@pytest.mark.proof
 def test_a_killed_script_is_resumed_from_its_last_save(tmp_path):
     text = "python train.py {x} {save} {checkpoint} {folder}"
     options = ("--block-size", "2", "--keep-weights", "best:1", "--num-iterations", "4", "--pruner", "asha")

@@ -281,6 +281,7 @@ def test_a_line_names_an_optimizer_only_if_the_rule_makes_its_steps_by_it(files,
 
 @trained("dense", "torch")
 @pytest.mark.mpi
+@pytest.mark.proof
 def test_the_drivers_take_what_is_named_by_file_and_class(files, network, digits):
     (files / "model.py").write_text(network.plain + SPACE)
     own = ["--hyper-opt", "climb.py:Climb", "--pruner", "worse_half.py:WorseHalf", "--mode", "sign.py:SignSgd"]

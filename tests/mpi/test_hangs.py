@@ -35,6 +35,7 @@ get_model.parameter_range = [Integer(8, 9, name="n_units")]
 """
 
 
+@pytest.mark.proof
 def test_a_model_that_hangs_leaves_its_stacks_in_the_log_and_the_search_continues(tmp_path, digits, network):
     options = ["--epochs", "1", "--num-iterations", "2", "--hang-timeout", "2", "--max-attempts", "1"]
     (tmp_path / "objective.py").write_text(network.plain + HANGS)

@@ -257,6 +257,7 @@ def test_a_torch_module_goes_on_exactly_within_an_epoch_of_batches_that_collate_
     assert metrics_of(folder / "checkpoints/cut")[-1]["val_acc"] > 0.45
 
 
+@pytest.mark.proof
 def test_other_samples_are_refused_when_a_run_is_resumed(folder):
     training = [*TRAINING, "--model", "of_arrays.py", "--epochs", "1", "--checkpoint", "other"]
     # The file of the model stays as it is, or that would be refused first.
@@ -272,6 +273,7 @@ def test_other_samples_are_refused_when_a_run_is_resumed(folder):
     assert "the data differ: `get_train` returns other samples than before; seed all random draws" in refused.err
 
 
+@pytest.mark.proof
 def test_samples_that_differ_from_rank_to_rank_fail_with_a_sentence(folder):
     (folder / "unseeded.py").write_text(MODEL.format(seconds=0) + MADE["arrays"].replace("samples(0,", "samples(None,"))
     refused = launcher.run(3, [*TRAINING, "--model", "unseeded.py", "--epochs", "1"], folder, code=None)

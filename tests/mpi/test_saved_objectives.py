@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.helpers import launcher, objectives
+from tests.helpers.effort import some_of
 from tests.helpers.objective_runs import begin, rows, search
 
 pytestmark = pytest.mark.mpi
@@ -101,7 +102,7 @@ def test_a_killed_search_by_freeze_thaw_resumes_its_paused_trials(tmp_path):
     assert sum(n - 1 for n in times_trained(run).values()) <= 2, "only what the blow interrupted is trained again"
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGUSR1])
+@pytest.mark.parametrize("blow", some_of([signal.SIGUSR1, signal.SIGKILL]))
 def test_an_interrupted_trial_begins_at_its_last_save(tmp_path, monkeypatch, blow):
     options = ["--block-size", "2", "--hyper-opt", "random", "--num-iterations", "2"]
     (tmp_path / "whole").mkdir()

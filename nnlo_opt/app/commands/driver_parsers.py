@@ -4,6 +4,7 @@ import argparse
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from nnlo_opt.app.commands.arguments import Parser
@@ -80,8 +81,9 @@ _IDLE: Mapping[str, str] = {
 _NEVER_USED = ("elastic_lr", "elastic_momentum")
 
 
+@cache
 def driver_parser(program: str) -> Parser:
-    """Return the parser of a driver, with a short and a full help."""
+    """Return the parser of a driver, with a short and a full help; a start needs it twice."""
     description, options = DRIVERS[program]
     needed = "" if program == GAN_DRIVER else "--model MODEL "
     parser = Parser(

@@ -220,6 +220,7 @@ class Job:
             lead = Lead(self._files, self._clock, self._timing, term, self.number, copy, self._search)
             if not lead.begin():
                 self._terms.pass_over(term + 1)
+                self._meet_owner()
                 return
             self.lead = lead
             self._look()

@@ -15,7 +15,7 @@ from io import BytesIO
 from nnlo_opt.core.base.errors import JournalError
 from nnlo_opt.core.jobs.files import MOST_JOURNAL_BYTES, SharedFiles, begun_name, journal_name
 from nnlo_opt.core.jobs.lines import Resigned
-from nnlo_opt.core.jobs.liveness import Timing
+from nnlo_opt.core.jobs.liveness import Timing, Watch
 from nnlo_opt.core.trials.events import Event, TermBegan
 from nnlo_opt.core.trials.journal import Content, encode_line, read_journal
 
@@ -69,6 +69,8 @@ class Candidate:
         self._since_s = since_s
         #: length of the journal of the term before; 0 if its owner has not said it
         self._n_bytes = 0 if resigned is None or resigned.term != term - 1 else resigned.journal_bytes
+        #: time in which the journal could not be read
+        self._unread = Watch(timing)
         #: greatest term below that may have begun
         self._before = term - 1
 
@@ -78,14 +80,14 @@ class Candidate:
         Raises:
             JournalError: it cannot be read for so long that it must be damaged.
         """
-        waited_s = now_s - self._since_s
         copy = _journal(self._files, self._before) if self._close_others() else None
-        if copy is None and waited_s > self._timing.settle_s + self._timing.limit_s:
+        self._unread.look(0, now_s)
+        if copy is None and self._unread.is_silent:
             raise JournalError(
                 f"Jobs of a run need a sound journal. Received: one before term {self.term} that cannot be read; keep "
                 "its sound part by `nnlo-opt repair RUN`."
             )
-        return copy if copy is not None and self._has_last_lines(copy, waited_s) else None
+        return copy if copy is not None and self._has_last_lines(copy, now_s - self._since_s) else None
 
     def _close_others(self) -> bool:
         """Close the terms below that have not begun, down to one that has; False if its verdict cannot be seen yet."""

@@ -375,7 +375,7 @@ class TrialDefinition:
         return frozenset(p.name for p in taken if p.kind is not p.VAR_KEYWORD)
 
     def _of_model(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the parameters without those that only `get_train` or `get_val` take."""
+        """Return the parameters without those that only other functions take."""
         own = {p.name for p in self._parameters}
         if any(p.kind is p.VAR_KEYWORD for p in self._parameters):
             return parameters

@@ -22,7 +22,7 @@ from nnlo_opt.engine.models.builders import FUNCTIONS, TrialDefinition, model_fi
 from nnlo_opt.engine.models.framework import PACKAGES, packages_of
 
 #: functions of which only the signature is needed
-_HOLLOW = {*FUNCTIONS, "get_loss"}
+_HOLLOW = {*FUNCTIONS, "get_loss", "get_optimizer", "get_scheduler"}
 #: names needed from a module; * stands for all names of another module
 _WANTED = (*_HOLLOW, "parameter_range", "feasible", "get_train", "get_val", "get_features", "get_labels", "*")
 #: statements that only bind names

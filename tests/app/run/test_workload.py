@@ -364,6 +364,9 @@ def test_a_torch_module_brings_optimizer_and_scheduler_with_parameters_of_their_
     begun = workplace(OF_TORCH, *ONE_OF_EACH, "--loss", SPARSE)
     begun.follow(compile=False, metrics=False, callbacks=False, optimizer=False)
     assert (begun.inspect(None).steps, begun.callbacks(task_of(begun))) == ({}, None)
+    begun.searches = True
+    searched = begun.check(Space([Real(0.1, 0.2, name="decay"), Integer(4, 8, name="n")]))
+    assert searched.space.names == ("decay", "n")
     both = workplace(OF_TORCH, *ONE_OF_EACH, "--loss", SPARSE, "--lr-schedule", "cosine")
     check_refused("or `get_scheduler` of", both.inspect, None)
 

@@ -20,6 +20,9 @@ PLANS = {
     "late": THREE,
     "dead": replace(THREE, fates=(Fate(strikes={40: "kill"}), *THREE.fates[1:])),
     "asleep": replace(THREE, fates=(Fate(strikes={40: 12}), *THREE.fates[1:])),
+    "late to begin": replace(
+        THREE, fates=(Fate(strikes={40: "kill"}), Fate(starts_s=1, strikes={73: 13}), Fate(starts_s=4))
+    ),
     "leaving": replace(THREE, fates=(Fate(leaves_s=5), *THREE.fates[1:])),
     "after the end": replace(THREE, fates=(Fate(), Fate(starts_s=14))),
 }

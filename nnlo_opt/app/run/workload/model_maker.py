@@ -291,7 +291,8 @@ class ModelMaker:
         definition = self.definition
         own = self._own if options.own_optimizer else None
         is_scheduled = is_scheduled or options.schedule.changes
-        known = [*figures, *(f"val_{name}" for name in (*figures, *self.measured) if validates)]
+        in_training = [*figures, *(name for name in self.measured if name in self.merging)]
+        known = [*in_training, *(f"val_{name}" for name in (*figures, *self.measured) if validates)]
         made = definition.callbacks() if self.calls_back else []
         scheduler: Callable[..., EpochCallbacks] | None = getattr(self.framework, "epoch_scheduler", None)
         if self.calls_back and not made and scheduler is not None and "get_scheduler" in definition.functions:
@@ -317,8 +318,6 @@ class ModelMaker:
                 f"`get_callbacks` is for a Keras model. Received: {what}, of {definition.source}. Remove it; "
                 f"{', '.join(f'`{spelled(name)}`' for name in others)} do what most callbacks do."
             )
-        in_training = [*figures, *(name for name in self.measured if name in self.merging)]
-        known = [*in_training, *(f"val_{name}" for name in (*figures, *self.measured) if validates)]
         is_scheduled = is_scheduled or bool(own and own.schedule and options.rate_of_own is None)
         return make(made, str(definition.source), known, options.epochs, is_scheduled=is_scheduled)
 

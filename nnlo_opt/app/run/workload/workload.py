@@ -189,7 +189,8 @@ class ModuleWorkload:
         options = options.with_steps(steps)
         if steps:
             check_training(options)
-        options = self.maker.with_own(options, start.n_workers)
+        # Each rank of a worker is a worker of its own here.
+        options = self.maker.with_own(options, max(1, start.n_workers // self.options.n_processes))
         _check_no_decay(options, [spec.name for spec in adapter.layout.specs])
         return self._tasks.task(start, adapter, options).replaced(steps=steps)
 
