@@ -1,7 +1,7 @@
 """Model of compiled.py: a network of training.py, compiled as for `fit`, with what `fit` gets in two functions.
 
-The environment names the network (BENCHMARK_NETWORK) and the numbers of samples for training and validation
-(BENCHMARK_SAMPLES).
+The environment names the network (BENCHMARK_NETWORK), the optimizer of Keras (BENCHMARK_OPTIMIZER) and the numbers of
+samples for training and validation (BENCHMARK_SAMPLES).
 """
 
 import os
@@ -20,7 +20,8 @@ def get_model():
     network = Path(__file__).with_name(f"training_{os.environ['BENCHMARK_NETWORK']}.py")
     model = runpy.run_path(str(network))["get_model"]()
     metrics = ["accuracy", keras.metrics.AUC()] if N_VALIDATION else None
-    model.compile(keras.optimizers.AdamW(weight_decay=0.01, clipnorm=1.0), "categorical_crossentropy", metrics=metrics)
+    optimizer = getattr(keras.optimizers, os.environ["BENCHMARK_OPTIMIZER"])(weight_decay=0.01, clipnorm=1.0)
+    model.compile(optimizer, "categorical_crossentropy", metrics=metrics)
     return model
 
 

@@ -84,6 +84,8 @@ class ItemSource:
         #: number of samples of each item, (n_items,)
         self.sizes: Indices = np.full(n_items, len(first))
         self.sizes[-1] = len(last)
+        #: True if items have weights
+        self.weighted = first.weights is not None
         n_bytes = sum(leaf.nbytes for leaf in leaves([first.x, first.y]))
         self.info = DataInfo(
             files=(FileInfo(Path(name), n_items),),

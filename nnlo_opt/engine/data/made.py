@@ -51,6 +51,11 @@ class Made(Frozen):
     #: True if each sample has a weight, in the column `WEIGHTS`
     has_weights: bool = False
 
+    @property
+    def brings_weights(self) -> bool:
+        """True if each sample has a weight, in a column or with the items."""
+        return self.has_weights or (isinstance(self.source, ItemSource) and self.source.weighted)
+
 
 def made_of(
     value: Any, function: str, finite: Collection[str], collate: Callable[[list[Any]], Any] | None = None

@@ -183,11 +183,19 @@ PyDataset.__module__ = "keras.src.trainers"
 
 def test_items_are_stacked_and_have_weights_if_each_has_one():
     items = [((x, float(y)), {"b": y, "a": x}, 0.5 + y) for x, y in zip(X, Y, strict=True)]
-    samples = made(Dataset(items)).source.samples(np.array([4, 1]))
+    found = made(Dataset(items))
+    assert found.brings_weights
+    samples = found.source.samples(np.array([4, 1]))
     np.testing.assert_array_equal(samples.x[0], X[[4, 1]])
     assert [part.dtype for part in samples.x] == [np.float32] * 2
     assert samples.y[1].tolist() == [1, 1]
     assert samples.weights.tolist() == [1.5, 1.5]
+
+
+def test_what_brings_weights_is_told():
+    assert made((X, Y, np.ones(6))).brings_weights
+    assert not made((X, Y)).brings_weights
+    assert not made(Dataset([*zip(X, Y, strict=True)])).brings_weights
 
 
 def test_a_module_may_make_batches_of_items_itself():

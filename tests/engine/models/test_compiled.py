@@ -340,9 +340,30 @@ def test_what_a_built_model_has_and_only_fit_applies_is_said():
     model = keras.Sequential([keras.Input((3,)), bound, Counting()], name="net")
     model.compile("sgd", "mse", metrics=["mae"])
     of_weights, of_layers = framework.remarks_on(model)
-    assert "have no effect: MaxNorm of net/bound/kernel. Add a penalty" in of_weights
+    assert "have no effect: MaxNorm of net/bound/kernel. Leave the optimizer" in of_weights
     assert "not measured: seen of counting" in of_layers
     assert framework.remarks_on(compiled(optimizer="sgd", loss="mse", metrics=["mae"])) == []
+
+
+def test_constraints_are_applied_by_the_optimizer_of_keras():
+    def bound():
+        model = mlp()
+        model.layers[0].kernel.constraint = keras.constraints.MaxNorm(0.1)
+        model.compile(keras.optimizers.Adam(0.1), "mse")
+        return model
+
+    x, y = np.ones((4, 3), np.float32), np.ones((4, 1), np.float32)
+    (theirs := bound()).train_on_batch(x, y)
+    found = framework.compiled_of(ours := bound())
+    assert found.brings(TrainingOptions()) == {"own": "Adam(learning_rate=0.1) with constraints"}
+    assert framework.remarks_on(ours, is_own=True) == []
+    adapter = KerasAdapter(ours, [LossTerm("out", "mean_squared_error")])
+    weights, slope = np.empty((2, adapter.n_weights), np.float32)
+    adapter.read_weights(weights)
+    adapter.gradient(x, y, slope)
+    adapter.stepping(found.own.optimizer, None, clips=False).step(weights, slope)
+    assert weights == pytest.approx(np.concatenate([v.numpy().ravel() for v in theirs.trainable_variables]), rel=1e-5)
+    assert np.linalg.norm(weights[:3]) == pytest.approx(0.1, rel=1e-5)
 
 
 def test_a_backend_that_a_module_has_set_too_late_is_said(monkeypatch):

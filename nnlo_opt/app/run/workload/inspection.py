@@ -152,7 +152,7 @@ class Inspection:
                 case Made() as made:
                     said.append(f"{what} data: {made.kind}, from {origin}; each rank holds what it returns.")
                     said += made.remarks
-                    if name == "get_val" and made.has_weights:
+                    if name == "get_val" and made.brings_weights:
                         said.append(f"Weights from {origin} count in training by folds only, and never in validation.")
                 case Path() | tuple() as files if files:
                     place = files if isinstance(files, Path) else files[0].parent

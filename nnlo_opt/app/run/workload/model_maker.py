@@ -270,8 +270,9 @@ class ModelMaker:
         values = [None] * len(shapes) if request else [*leaves(samples.some_labels)]
         labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
         terms, remarks = make_terms(request, weights, outputs, labels, self.framework.RULES)
-        remarks_on: Callable[[Any], list[str]] = getattr(self.framework, "remarks_on", lambda model: [])
-        return terms, (*remarks, *remarks_on(model))
+        remarks_on: Callable[..., list[str]] = getattr(self.framework, "remarks_on", lambda model, is_own: [])
+        is_own = bool(options.with_steps(compiled.brings(options)).own_optimizer)
+        return terms, (*remarks, *remarks_on(model, is_own=is_own))
 
     def callbacks(
         self, figures: Sequence[str], options: TrainingOptions, *, validates: bool, is_scheduled: bool = False

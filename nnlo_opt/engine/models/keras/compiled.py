@@ -156,7 +156,8 @@ def _optimizer(model: Any) -> Compiled:
     apart = ("name", "learning_rate", *(["ema_momentum"] * (not config.get("use_ema"))))
     changed = {key: value for key, value in config.items() if key not in apart and value != defaults[key]}
     own_rate = {"learning_rate": rate} if rate is not None else {}
-    text = f"{kind.__name__}({_in_words(own_rate | changed)})"
+    bound = constraints_of(model)
+    text = f"{kind.__name__}({_in_words(own_rate | changed)}){' with constraints' * bool(bound)}"
     ema = config.get("ema_momentum") if config.get("use_ema") else None
     without = [f"{key}={config[key]!r}" for key in _WITHOUT if config.get(key)]
     shared_rows: list[str] = []
@@ -191,7 +192,7 @@ def _optimizer(model: Any) -> Compiled:
     unused += shared_rows
     if schedule:
         unused.append(f"{schedule} of its learning rate (`{spelled('lr_schedule')}`)")
-    is_alike = changed.keys() <= {*_WITHOUT}
+    is_alike = changed.keys() <= {*_WITHOUT} and not bound
     return Compiled(
         optimizer=text,
         steps={"optimizer": name, "learning_rate": rate, "optimizer_params": chosen, **beside},
@@ -199,6 +200,15 @@ def _optimizer(model: Any) -> Compiled:
         own=None if is_alike and not schedule else replace(own, differs_in_rate_only=is_alike),
         unused_own=tuple(unused_own),
     )
+
+
+def constraints_of(model: Any) -> list[str]:
+    """Return the constraints of weights, which an optimizer of Keras applies after each step."""
+    return [
+        f"{type(constraint).__name__} of {variable.path}"
+        for variable in model.trainable_variables
+        if (constraint := getattr(variable, "constraint", None)) is not None
+    ]
 
 
 def _in_words(config: Mapping[str, Any]) -> str:

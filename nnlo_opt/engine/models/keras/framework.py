@@ -20,7 +20,13 @@ from nnlo_opt.engine.models.composite import CompositeModel
 from nnlo_opt.engine.models.keras.adapter import ENGINES, KerasAdapter, forget_models, unsaved
 from nnlo_opt.engine.models.keras.callback_rules import check_callbacks
 from nnlo_opt.engine.models.keras.callbacks import KerasCallbacks, with_keras_names
-from nnlo_opt.engine.models.keras.compiled import arguments_of, compile_as_saved, note_unread, refuse_own_methods
+from nnlo_opt.engine.models.keras.compiled import (
+    arguments_of,
+    compile_as_saved,
+    constraints_of,
+    note_unread,
+    refuse_own_methods,
+)
 from nnlo_opt.engine.models.keras.graph import NAMES, packed
 from nnlo_opt.engine.models.keras.metrics import metrics_of
 from nnlo_opt.engine.models.legacy.architecture import read_architecture
@@ -208,14 +214,17 @@ def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False,
     return KerasAdapter(model, terms, jit_compile=jit_compile, **measures)
 
 
-def remarks_on(model: Any) -> list[str]:
-    """Return sentences on what differs from `fit` in a built model: dtypes, constraints, metrics of layers, saving."""
-    remarks, weights = [], model.trainable_variables
-    if dtypes := sorted({variable.dtype for variable in weights} - {"float32"}):
+def remarks_on(model: Any, *, is_own: bool = False) -> list[str]:
+    """Return sentences on what differs from `fit` in a built model: dtypes, constraints, metrics of layers, saving.
+
+    `is_own`: True if Keras takes the steps.
+    """
+    remarks = []
+    if dtypes := sorted({variable.dtype for variable in model.trainable_variables} - {"float32"}):
         remarks.append(f"Weights in {' and '.join(dtypes)} are trained, exchanged and kept in float32.")
-    if bound := [f"{type(v.constraint).__name__} of {v.path}" for v in weights if getattr(v, "constraint", None)]:
+    if not is_own and (bound := constraints_of(model)):
         remarks.append(
-            f"Constraints of weights have no effect: {', '.join(bound)}. Add a penalty by a regularizer of the layer, "
+            f"Constraints of weights have no effect: {', '.join(bound)}. Leave the optimizer to `compile`, "
             "or leave them out."
         )
     layers = model._flatten_layers(include_self=False)
