@@ -113,7 +113,8 @@ def _read(decoder: "msgspec.json.Decoder[T]", text: bytes) -> T:
         raise TypeError(str(error)) from error
     except msgspec.DecodeError:
         # File names may contain lone surrogates, which `json` supports and msgspec does not.
-        return checked(parse_json(text, **ALL_FINITE), decoder.type)
+        kind: Any = decoder.type  # a `type`, or a `TypeForm` since msgspec 0.23
+        return checked(parse_json(text, **ALL_FINITE), kind)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

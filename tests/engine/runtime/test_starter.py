@@ -36,7 +36,7 @@ print("has searched", flush=True)
 """
 #: mpirun, which starts the words of its command with the variables of a rank
 MPIRUN = """
-import os, subprocess, sys
+import os, signal, subprocess, sys
 own = {"PMIX_NAMESPACE": "prterun-here-%d@1" % os.getpid(), "PMIX_RANK": "0"}
 subprocess.run(sys.argv[1:], env={**os.environ, **own})
 """
@@ -46,7 +46,8 @@ class Rank:
     """A rank that mpirun has started by the words of `wrapper`, in which `mpirun` itself has `environ`."""
 
     def __init__(self, wrapper, **environ):
-        words = [sys.executable, "-c", MPIRUN, *wrapper, sys.executable, "-c", RANK]
+        # It stays when the wrapper has ended, so that a test can tell the one from the other.
+        words = [sys.executable, "-c", f"{MPIRUN}signal.pause()", *wrapper, sys.executable, "-c", RANK]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.mpirun = subprocess.Popen(words, **pipes, text=True, env={**os.environ, **environ})
         self.process = psutil.Process(int(self.mpirun.stdout.readline()))
