@@ -102,7 +102,7 @@ def made_of(
         f"{what} in the order {', '.join(own)}" for what, own in zip(("features", "labels"), names, strict=True) if own
     ]
     kind = f"arrays, {' and '.join(of)}" if of else "arrays"
-    whole = (leaf for leaf in leaves(x) if leaf.dtype.kind in "iu")
+    whole = (leaf for leaf in leaves(x) if leaf.dtype.kind in "iu" and leaf.size)
     is_rounded = any(max(int(leaf.max()), -int(leaf.min())) > _LARGEST_EXACT for leaf in whole)
     return Made(
         source=source,

@@ -83,6 +83,7 @@ def test_whole_numbers_that_are_rounded_are_said():
     identifiers = np.array([3, -(2**24) - 1, 5])
     assert "rounds whole numbers above 16,777,216" in made((identifiers, identifiers)).remarks[0]
     assert made((np.array([1, 2**24], np.uint32), np.array([0, 2**25]))).remarks == ()
+    assert made(({"a": np.zeros((4, 0), int), "b": np.zeros(4)}, np.zeros(4))).remarks == ()
 
 
 @pytest.mark.keras
