@@ -170,7 +170,7 @@ class ModelMaker:
             # The middle of the search space was sound: it is this point that is not.
             raise TrialError(str(error)) from error
         if self._given is not None:  # a command prints them
-            for remark in remarks:
+            for remark in (*remarks, *self.remarks_on(options, model, compiled)):
                 logger.info("%s", remark)
         return self.adapter(model, terms, asked, self.merging)
 
@@ -269,10 +269,13 @@ class ModelMaker:
         shapes, dtypes = [*leaves(info.label_shape)], [*leaves(info.label_dtype)]
         values = [None] * len(shapes) if request else [*leaves(samples.some_labels)]
         labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
-        terms, remarks = make_terms(request, weights, outputs, labels, self.framework.RULES)
+        return make_terms(request, weights, outputs, labels, self.framework.RULES)
+
+    def remarks_on(self, options: TrainingOptions, model: Any, compiled: Compiled) -> list[str]:
+        """Return sentences on what of a model has no effect; they take as long as describing the whole model."""
+        # A framework of another package need not know.
         remarks_on: Callable[..., list[str]] = getattr(self.framework, "remarks_on", lambda model, is_own: [])
-        is_own = bool(options.with_steps(compiled.brings(options)).own_optimizer)
-        return terms, (*remarks, *remarks_on(model, is_own=is_own))
+        return remarks_on(model, is_own=bool(options.with_steps(compiled.brings(options)).own_optimizer))
 
     def callbacks(
         self, figures: Sequence[str], options: TrainingOptions, *, validates: bool, is_scheduled: bool = False
