@@ -171,6 +171,7 @@ class Membership:
             self._alive[index].clear()
             self._enter(index, TeamState.LOST)
             self._unrecorded.pop(index, None)
+            self.suspects.pop(index, None)
 
     def hold(self, assignment: Assignment) -> None:
         """Take over an assignment that another coordinator has made, to a team that is away."""
