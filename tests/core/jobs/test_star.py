@@ -1,5 +1,6 @@
 """The coordinator's transport through files, from end to end and alone."""
 
+from collections import Counter
 from random import Random
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.codec import from_json
 from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.run_messages import SharedFilesChanged
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.comm.transport import Received
 from nnlo_opt.core.jobs.folder import FolderFiles
@@ -188,3 +190,37 @@ def test_a_star_grows_with_its_jobs(lead, star):
     star.send(11, go_on(1))
     star.flush()
     assert lead.appends == [(7, [(1, go_on(1))])]
+
+
+# ---------------------------------------------------------------- how often it looks
+
+
+def test_logs_of_quiet_jobs_are_opened_once_a_second_while_another_one_talks():
+    """With many jobs, opening each log ten times a second would take a core, or all requests of a file server."""
+    disk, opened = Disk(Random(0), 0.0, 0.0), Counter()
+    clock = ManualClock(1e6)
+
+    def files(job):
+        return Client(disk, job, lambda name: opened.update([name]) if job == 1 else None)
+
+    jobs = Jobs(clock, files, 4)
+    pauses = []
+    for end in (None, jobs.ends[3]):
+        for _ in range(10):
+            jobs.turn()  # until nobody has said anything for a while
+        opened.clear()
+        until_s = clock.now_s + 10.0
+        while clock.now_s < until_s:
+            if end is not None:
+                end.send(0, SharedFilesChanged(trial=0, names=[]))
+            jobs.search.star.flush()
+            for job, relay in zip(jobs.jobs, jobs.relays, strict=True):
+                relay.turn()
+                job.step()
+            pauses.append(jobs.jobs[0].pause_s)
+            clock.advance(pauses[-1])
+        n_looks = {job: opened[f"read job-{job}.log"] for job in (2, 3)}
+        assert n_looks[3] == pytest.approx(10, abs=1)
+        assert n_looks[2] == pytest.approx(10 if end is None else 91, abs=2)
+    assert pauses[:10] == pytest.approx([1.0] * 10)
+    assert pauses[-10:] == pytest.approx([0.1] * 10)
