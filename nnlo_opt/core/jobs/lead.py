@@ -17,6 +17,7 @@ from nnlo_opt.core.comm.messages import AssignmentMessage, Message
 from nnlo_opt.core.jobs.files import MOST_JOURNAL_BYTES, SharedFiles, journal_name, log_name, orders_name, term_name
 from nnlo_opt.core.jobs.lines import (
     JOB_LINES,
+    Beat,
     Expelled,
     Follows,
     JobLine,
@@ -28,6 +29,7 @@ from nnlo_opt.core.jobs.lines import (
     Reported,
 )
 from nnlo_opt.core.jobs.liveness import Timing, Watch
+from nnlo_opt.core.jobs.pace import Pace
 from nnlo_opt.core.jobs.roster import Roster
 from nnlo_opt.core.jobs.succession import Copy, begin
 from nnlo_opt.core.trials import events as ev
@@ -49,7 +51,7 @@ class Report:
 
 
 class Search(Protocol):
-    """What coordinates the search while this job leads."""
+    """What coordinates the search while this job leads; a base class, for the last two methods."""
 
     def opening(self, events: list[ev.Event], time_s: float) -> list[ev.Event]:
         """Return the events of a start of the run, after `events`; the first is a `RunStarted`."""
@@ -59,9 +61,11 @@ class Search(Protocol):
 
     def refuses(self, job: ev.JobJoined) -> str:
         """Return why a job that wants to join cannot work for this search; empty if it can."""
+        return ""
 
     def cause_of(self, job: int) -> tuple[str, bool]:
-        """Return why a job may have vanished, and whether that counts against its trials; by default `VANISHED`."""
+        """Return why a job may have vanished, and whether that counts against its trials."""
+        return VANISHED
 
 
 @dataclass(slots=True)
@@ -70,6 +74,7 @@ class _Observed:
 
     reader: LogReader[JobLine]
     watch: Watch
+    pace: Pace
     #: lines that were read and not taken in
     waiting: deque[JobLine] = field(default_factory=deque)
     #: term that the job follows at this point of its log
@@ -131,12 +136,17 @@ class Lead:
         return self._zero_s + self._clock.monotonic_s()
 
     def step(self) -> list[Report]:
-        """Read all logs; return the reports that count. Their consequences must be recorded before the next call."""
+        """Read the logs that are due; return the reports that count.
+
+        Their consequences must be recorded before the next call.
+        """
         self._files.publish(journal_name(self.term))
         while self._files.read(log_name(number := len(self._logs) + 1)) is not None:
             reader = LogReader(self._files, log_name(number), JOB_LINES)
-            self._logs[number] = _Observed(reader, Watch(self._timing))
-        return [report for job in self._logs if job not in self.roster.left for report in self._read(job)]
+            self._logs[number] = _Observed(reader, Watch(self._timing), Pace(self._timing))
+        now_s = self._clock.monotonic_s()
+        due = [job for job, log in self._logs.items() if log.waiting or not log.pace.left_s(now_s)]
+        return [report for job in due if job not in self.roster.left for report in self._read(job)]
 
     def record(self, *events: ev.Event) -> None:
         """Write events to the journal. OSError: it cannot be written."""
@@ -163,11 +173,11 @@ class Lead:
         if job in self.roster.here:
             self._expel(job, reason, counts, Expelled(reason=reason))
 
-    def send(self, job: int, message: Message, rank: int = 0) -> None:
-        """Send a message to a rank of a job that is present; what it depends on has been recorded."""
+    def send(self, job: int, *orders: Ordered) -> None:
+        """Send messages at once to ranks of a job that is present; what they depend on has been recorded."""
         if job not in self.present:
             raise ProtocolError(f"Job {job} does not follow term {self.term}.")
-        self._order(job, Ordered(rank=rank, message=message.to_json()))
+        self._order(job, *orders)
 
     def end(self) -> bool:
         """Close the search, whose end is recorded; False if a later term decides, so that nothing may depend on it.
@@ -190,8 +200,10 @@ class Lead:
 
     def _read(self, job: int) -> list[Report]:
         log, now_s = self._logs[job], self._clock.monotonic_s()
-        log.waiting += log.reader.new()
+        lines = log.reader.new()
+        log.waiting += lines
         log.watch.look(log.reader.n_lines, now_s)
+        log.pace.look(now_s, found=not all(isinstance(line, Beat) for line in lines))
         reports: list[Report] = []
         # What a job has reported is recorded before anything that it holds is called lost.
         while log.waiting and not (reports and isinstance(log.waiting[0], Follows | Left)):
