@@ -66,3 +66,8 @@ def test_the_coordinator_of_a_search_loses_nothing_at_a_strike(name):
 
 def test_the_coordinator_of_a_search_loses_nothing_whatever_strikes():
     assert len(run_all(replace(any_plan(seed), is_whole=True) for seed in range(200))) > 2, "hardly any succession"
+
+
+@pytest.mark.slow
+def test_the_coordinator_of_a_search_loses_nothing_in_many_runs():
+    run_all(replace(any_plan(seed), is_whole=True) for seed in range(1000, 20_000))
