@@ -14,6 +14,7 @@ from nnlo_opt.core.jobs.lead import Lead, Search
 from nnlo_opt.core.jobs.lines import (
     JOB_LINES,
     ORDERS,
+    Admitted,
     Beat,
     Expelled,
     Follows,
@@ -40,6 +41,9 @@ class Workplace(Protocol):
     @property
     def is_busy(self) -> bool:
         """True while a team works on an assignment, or has a message that `reports` has not returned."""
+
+    def admit(self, first_rank: int, first_team: int) -> None:
+        """Note the numbers of the first rank and the first team of this job; called before any order."""
 
     def take(self, term: int, rank: int, message: Message) -> None:
         """Pass an order of a term to a rank."""
@@ -90,9 +94,18 @@ class Job:
         #: this job's term as coordinator; None if it does not coordinate
         self.lead: Lead | None = None
         #: True if the job is to leave
-        self._leaving = False
+        self._leaving = self._leaving_at_once = False
         self.is_over = False
+        #: number of orders and reports so far
+        self.n_messages = 0
+        #: how the search has ended, if this job has left because of that
+        self.end: Roster | None = None
+        #: term whose end does not concern this job, as it has come later and asks for more; 0 for none
+        self._past = 0
         self._join()
+        roster = self._sealed(newest_journal(files, self._terms.greatest))
+        if roster is not None and search.asks_for_more(roster.is_complete):
+            self._past = roster.term
 
     def step(self) -> bool:
         """Do what is to be done now; return False once the job has left.
@@ -110,9 +123,12 @@ class Job:
             self._succeed()
         return not self.is_over
 
-    def leave(self) -> None:
-        """Leave as soon as no team works; a coordinator hands over before."""
-        self._leaving = True
+    def leave(self, *, at_once: bool = False) -> None:
+        """Leave as soon as no team works; a coordinator hands over before.
+
+        `at_once`: even if a team works, as this process is about to end.
+        """
+        self._leaving, self._leaving_at_once = True, self._leaving_at_once or at_once
 
     # ------------------------------------------------------------ coming, and being alive
 
@@ -204,11 +220,17 @@ class Job:
         self._meet_owner()
 
     def _leave_if_sealed(self, copy: Copy | None) -> None:
-        """Leave if the search is over: the journal is complete, and sealed by its owner as in `Lead.end`."""
-        roster = Roster(copy.content.events if copy is not None and copy.term else ())
-        if roster.is_complete and self._terms.owner(roster.term + 1) == roster.leader:
+        """Leave if the search is over."""
+        roster = self._sealed(copy)
+        if roster is not None and roster.term > self._past:
             self._files.publish(journal_name(roster.term))
+            self.end = roster
             self.leave()
+
+    def _sealed(self, copy: Copy | None) -> Roster | None:
+        """Return the roster of a journal that is at its end and sealed by its owner as in `Lead.end`, else None."""
+        roster = Roster(copy.content.events if copy is not None and copy.term else ())
+        return roster if roster.is_over and self._terms.owner(roster.term + 1) == roster.leader else None
 
     def _coordinate(self) -> None:
         if self._candidate is not None:
@@ -227,6 +249,7 @@ class Job:
         if self.lead is not None:
             self._search.step(self.lead, self.lead.step())
             if self.lead.is_sealed:
+                self.end = self.lead.roster
                 self.leave()
 
     # ------------------------------------------------------------ working
@@ -234,12 +257,13 @@ class Job:
     def _report(self) -> None:
         if reports := self._workplace.reports():
             self._say(*(Reported(rank=rank, message=message.to_json()) for rank, message in reports))
+            self.n_messages += len(reports)
 
     def _obey(self) -> None:
         """Follow the greatest term and its orders."""
         greatest = self._terms.greatest
         if self._leaving or self._following < greatest:
-            if self._workplace.is_busy:
+            if self._workplace.is_busy and not self._leaving_at_once:
                 self._workplace.let_go()
             elif self._leaving:
                 self._say(Left())
@@ -253,9 +277,12 @@ class Job:
                 self._take(order)
 
     def _take(self, order: Order) -> None:
+        self.n_messages += 1
         match order:
             case Ordered():
                 self._workplace.take(self._following, order.rank, from_json(order.message))
+            case Admitted():
+                self._workplace.admit(order.first_rank, order.first_team)
             case Expelled():
                 self._workplace.drop()
                 self._join()

@@ -50,6 +50,9 @@ class Search(Protocol):
     def opening(self, events: list[ev.Event], time_s: float) -> list[ev.Event]:
         """Return the events of a start of the run, after `events`; the first is a `RunStarted`."""
 
+    def asks_for_more(self, is_complete: bool) -> bool:
+        """Return True if this job goes on with a search that was over when it came, complete or stopped."""
+
     def step(self, lead: "Lead", reports: list[Report]) -> None:
         """Record the consequences of `reports`, all before this returns; then send orders."""
 

@@ -71,6 +71,13 @@ class Ordered(Order):
     message: str
 
 
+class Admitted(Order):
+    """The job has joined; its first rank and its first team have these numbers among those of all jobs."""
+
+    first_rank: Count
+    first_team: Count
+
+
 class Expelled(Order):
     """The job was silent for too long: nothing that it does counts. It may join anew, under another number."""
 

@@ -83,7 +83,7 @@ class RankTimeline(Timeline):
     keeps = True
 
     def __init__(self, world_rank: int, label: str, clock: Clock, max_events: int = _MAX_EVENTS_OF_RANK) -> None:
-        self._world_rank = world_rank
+        self._world_rank = self._number = world_rank
         self._label = label
         self._monotonic_s = clock.monotonic_s
         self._max_events = max_events
@@ -151,8 +151,9 @@ class RankTimeline(Timeline):
     def name(self, label: str) -> None:
         self._label = label
 
-    def open(self, run_directory: Path) -> None:
+    def open(self, run_directory: Path, first_rank: int = 0) -> None:
         self.directory = run_directory
+        self._number = first_rank + self._world_rank
 
     def flush(self) -> None:
         if self.directory is not None and self._monotonic_s() >= self._next_write_s:
@@ -163,7 +164,7 @@ class RankTimeline(Timeline):
             self._write(self.directory)
 
     def _write(self, run_directory: Path) -> None:
-        path = part_path(run_directory, self._world_rank)
+        path = part_path(run_directory, self._number)
         began_s = self._monotonic_s()
         try:
             path.parent.mkdir(exist_ok=True)
@@ -177,9 +178,9 @@ class RankTimeline(Timeline):
         """Return the part as a trace: a line of metadata, a line for every event, a last line."""
         with self._lock:
             events, names, n_dropped = list(self._events), list(self._track_names), self.n_dropped
-        facts: dict[str, Any] = {"rank": self._world_rank, "host": socket.gethostname(), "process": os.getpid()}
+        facts: dict[str, Any] = {"rank": self._number, "host": socket.gethostname(), "process": os.getpid()}
         facts |= {"zero_unix_s": self._zero_unix_s, "n_events": len(events), "n_dropped": n_dropped}
-        pid = self._world_rank
+        pid = self._number
         lines = [
             _metadata("process_name", pid, 0, {"name": self._label}),
             _metadata("process_sort_index", pid, 0, {"sort_index": pid}),

@@ -181,6 +181,8 @@ class Options:
     keep_weights: int | None = None
     #: time limit of this start in seconds; None without one
     walltime_s: float | None = None
+    #: True if other jobs may share the run
+    joins: bool = False
     #: why `auto` chose the algorithm; empty if the user chose it
     hyper_opt_because: str = ""
 

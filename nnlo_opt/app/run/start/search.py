@@ -26,7 +26,7 @@ from nnlo_opt.app.run.options.values import Options, budget_text
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.start.driver import Driver, Ended
 from nnlo_opt.app.run.start.earlier import observations_of_runs, read_earlier
-from nnlo_opt.app.run.start.one_start import run_command
+from nnlo_opt.app.run.start.one_start import Start, run_command
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import (
     EXIT_FAILURE,
@@ -66,7 +66,16 @@ MAXIMAL = Objective(FIGURE, "max")
 
 def run(world: "World", options: Options, context: ProcessContext) -> int:
     """Run the command on this rank; return the exit code. Collective: every rank of the world."""
-    return run_command(OptimizationDriver, plan_search(world.size, options), world, options, context)
+    return run_command(OptimizationDriver, plan_search(world.size, options), world, options, context, start_of(options))
+
+
+def start_of(options: Options) -> Callable[[Driver], Start]:
+    """Return what creates the start of a search: a job that others may join, if that is asked for."""
+    if not options.joins:
+        return Start
+    from nnlo_opt.app.run.jobs.joining import JoiningStart
+
+    return JoiningStart
 
 
 def plan_search(n_ranks: int, options: Options) -> Topology:
@@ -164,7 +173,9 @@ class OptimizationDriver(Driver):
         plan, ledger = self.options.plan, directory.ledger
         first_unix_s = ledger.first_start_unix_s if ledger.sessions else self.clock.unix_s()
         began_at_s = self.began_unix_s - first_unix_s
-        budget = plan.budget.of_start(self.options.walltime_s, began_at_s)
+        # A job that shares its run leaves before the end of its own walltime, which does not end the search.
+        walltime_s = None if self.options.joins else self.options.walltime_s
+        budget = plan.budget.of_start(walltime_s, began_at_s)
         return replace(plan, pruning=self._pruning, budget=budget)
 
     def start_search(self, findings: Findings, identity: RunIdentity, ledger: Ledger) -> Search:
