@@ -35,6 +35,8 @@ from nnlo_opt.core.trials.sync_mark import MARK_NAME
 JOURNAL_NAME = "journal.jsonl"
 #: folder of all runs
 RUNS = "checkpoints"
+#: folder of the files by which jobs share a run
+JOBS_NAME = "jobs"
 #: folder for requests of commands to the running search
 INBOX_NAME = "inbox"
 #: seconds to wait for the lock: ranks of a killed mpirun survive for 1.5-3.5 s
@@ -263,6 +265,11 @@ def refuse_existing(request: RunRequest) -> None:
             f"choose another name with `{spelled('checkpoint', 'NAME')}`, or replace it with "
             f"`{spelled('overwrite', True)}`."
         )
+
+
+def is_shared(request: RunRequest) -> bool:
+    """Return True if jobs share the run, or have shared it (`core.jobs`)."""
+    return request.name is not None and (request.place / request.name / JOBS_NAME).is_dir()
 
 
 def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str]:

@@ -2,22 +2,28 @@
 
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
 
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.files import make_directory
 from nnlo_opt.core.base.safe_path import SafePath
-from nnlo_opt.core.jobs.folder import FOLDER, FolderFiles
+from nnlo_opt.core.jobs.folder import FolderFiles
 from nnlo_opt.core.jobs.lead import Lead
 from nnlo_opt.core.jobs.succession import newest_journal
 from nnlo_opt.core.jobs.terms import Terms
 from nnlo_opt.core.trials.events import Event
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.owner import in_words, read_owner
-from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunDirectory, RunRequest, check_files, not_writable
+from nnlo_opt.core.trials.run_directory import (
+    JOURNAL_NAME,
+    RunDirectory,
+    RunRequest,
+    check_files,
+    is_shared,
+    not_writable,
+)
 from nnlo_opt.core.trials.run_lock import RunLock, may_be_at_work
 
 
@@ -52,8 +58,7 @@ class SharedRun(RunDirectory):
     def __init__(self, request: RunRequest) -> None:
         path = request.place / (request.name or "")
         super().__init__(path, request.root / path.name)
-        is_shared = (path / FOLDER).is_dir()
-        if not is_shared and may_be_at_work(path):
+        if not is_shared(request) and may_be_at_work(path):
             raise ConfigurationError(
                 "`--join` shares a run with jobs that were started with `--join`, too. Received: "
                 f"`{self.shown}`, which a start without it holds{in_words(read_owner(path))}. Wait for it to end, or "
@@ -84,6 +89,3 @@ class SharedRun(RunDirectory):
     def host(self) -> str:
         """Name of this machine."""
         return socket.gethostname()
-
-
-Say = Callable[[str, TextIO | None], None]

@@ -214,9 +214,7 @@ def _search_run(values: SimpleNamespace) -> RunRequest:
             "`--join` shares one run with other jobs, which must all name it. Received: no name. Give `--checkpoint "
             "NAME`."
         )
-    return _run_request(
-        values, values.checkpoint, restore=True, restore_option="--join", n_asked=values.num_iterations
-    )
+    return _run_request(values, values.checkpoint, restore=True, restore_option="--join", n_asked=values.num_iterations)
 
 
 def _run_request(values: SimpleNamespace, checkpoint: str | None, **rest: Any) -> RunRequest:

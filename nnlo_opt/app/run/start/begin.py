@@ -32,7 +32,7 @@ from nnlo_opt.core.coordinator.instructions import SearchPlan
 from nnlo_opt.core.trials.events import RunStarted
 from nnlo_opt.core.trials.identity import RunIdentity, ScriptFolders
 from nnlo_opt.core.trials.ledger import Ledger
-from nnlo_opt.core.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
+from nnlo_opt.core.trials.run_directory import RunDirectory, choose_name, is_shared, open_run, refuse_existing
 from nnlo_opt.engine.data.lists import read_list
 from nnlo_opt.engine.runtime.process import code_of_user
 from nnlo_opt.engine.runtime.timeline import clear_parts
@@ -81,6 +81,11 @@ class Beginning:
         name, remark = choose_name(driver.options.run, findings.model, driver.program)
         if remark:
             self._say(remark)
+        if is_shared(replace(driver.options.run, name=name)) and not driver.options.run.overwrite:
+            raise ConfigurationError(
+                f"A run that jobs share is resumed by `--join` on the command line. Received: `{name}`, which jobs "
+                "share; give `--join`, or choose another name."
+            )
         directory = open_run(driver.options.run, name)
         try:
             asked = self.prepare(directory, findings)
@@ -131,12 +136,19 @@ class Beginning:
             if remark := remark_on_schedule(directory.ledger, options, findings, self._topology.world_size):
                 self._say(remark)
             if directory.n_cut:
-                self._say(f"Cut {counted(directory.n_cut, 'byte')} off the end of the journal: a write that was not completed.")
+                self._say(
+                    f"Cut {counted(directory.n_cut, 'byte')} off the end of the journal: a write that was not completed."
+                )
         elif request.restore and request.name is not None:
             self._say(f"No journal in `{directory.shown}`: starting a new run.")
 
     def open_on_ranks(
-        self, directory: RunDirectory, findings: Findings, scripts: ScriptFolders, first_rank: int = 0, first_team: int = 0
+        self,
+        directory: RunDirectory,
+        findings: Findings,
+        scripts: ScriptFolders,
+        first_rank: int = 0,
+        first_team: int = 0,
     ) -> None:
         """Have all ranks write to the run from now on; `first_rank` and `first_team`: as in `OpenRun`."""
         options, context = self._driver.options, self._driver.context

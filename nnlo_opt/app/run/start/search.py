@@ -52,7 +52,7 @@ from nnlo_opt.core.trials.events import Observation
 from nnlo_opt.core.trials.identity import RunIdentity
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.objectives import FIGURE, Objective
-from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunDirectory
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunDirectory, is_shared
 from nnlo_opt.engine.search.custom import custom_name, custom_pruner
 from nnlo_opt.engine.search.process import InlineSearch, SearchProcess, SearchService
 from nnlo_opt.engine.search.registry import AUTO, can_expect_best, is_grid, options_of
@@ -66,16 +66,13 @@ MAXIMAL = Objective(FIGURE, "max")
 
 def run(world: "World", options: Options, context: ProcessContext) -> int:
     """Run the command on this rank; return the exit code. Collective: every rank of the world."""
-    return run_command(OptimizationDriver, plan_search(world.size, options), world, options, context, start_of(options))
-
-
-def start_of(options: Options) -> Callable[[Driver], Start]:
-    """Return what creates the start of a search: a job that others may join, if that is asked for."""
-    if not options.joins:
-        return Start
-    from nnlo_opt.app.run.jobs.joining import JoiningStart
-
-    return JoiningStart
+    if options.run.restore and is_shared(options.run):
+        remark = f"Jobs share `{options.run.root / str(options.run.name)}`: this start joins it, as by `--join`."
+        options = replace(options, joins=True, remarks=(*options.remarks, *[remark] * (not options.joins)))
+    start_of: Callable[[Driver], Start] = Start
+    if options.joins:
+        from nnlo_opt.app.run.jobs.joining import JoiningStart as start_of
+    return run_command(OptimizationDriver, plan_search(world.size, options), world, options, context, start_of)
 
 
 def plan_search(n_ranks: int, options: Options) -> Topology:
