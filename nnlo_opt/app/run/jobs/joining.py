@@ -5,7 +5,6 @@ does everything of MPI: it passes messages between the ranks of this job and the
 system delays no rank, and a rank that trains in this process delays no file.
 """
 
-import sys
 import threading
 import time
 from collections.abc import Callable

@@ -8,7 +8,7 @@ from nnlo_opt.app.run.start.begin import Asked, Beginning
 from nnlo_opt.app.run.start.coordinate import RunningSearch
 from nnlo_opt.app.run.start.driver import Driver
 from nnlo_opt.app.run.workload.findings import Findings
-from nnlo_opt.core.comm.topology import Team, Topology
+from nnlo_opt.core.comm.topology import Team
 from nnlo_opt.core.comm.transport import Transport
 from nnlo_opt.core.jobs import lead as jobs
 from nnlo_opt.core.jobs.star import Star
