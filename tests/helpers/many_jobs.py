@@ -16,7 +16,7 @@ from nnlo_opt.core.comm.codec import from_json
 from nnlo_opt.core.jobs.files import begun_name, journal_name, log_name, term_name
 from nnlo_opt.core.jobs.job import Job
 from nnlo_opt.core.jobs.lead import VANISHED
-from nnlo_opt.core.jobs.lines import JOB_LINES, Follows, Reported
+from nnlo_opt.core.jobs.lines import JOB_LINES, Follows, Ordered, Reported
 from nnlo_opt.core.jobs.liveness import Timing
 from nnlo_opt.core.jobs.roster import Roster
 from nnlo_opt.core.jobs.succession import BEGUN
@@ -155,7 +155,8 @@ class FewTrials:
         self._attempts[trial] += 1
         what = {"assignment": number, "trial": trial, "fold": 0, "attempt": self._attempts[trial]}
         lead.record(ev.FoldAssigned(time_s=lead.now_s, block=1, team=team, n_ranks=1, **what))
-        lead.send(job, msg.RunFold(point={"term": lead.term}, **what))
+        order = msg.RunFold(point={"term": lead.term}, **what)
+        lead.send(job, Ordered(rank=0, message=order.to_json()))
 
 
 class Process(threading.Thread):

@@ -166,11 +166,11 @@ class Lead:
         if job in self.roster.here:
             self._expel(job, reason, counts, Expelled(reason=reason))
 
-    def send(self, job: int, message: Message, rank: int = 0) -> None:
-        """Send a message to a rank of a job that is present; what it depends on has been recorded."""
+    def send(self, job: int, *orders: Ordered) -> None:
+        """Send messages at once to ranks of a job that is present; what they depend on has been recorded."""
         if job not in self.present:
             raise ProtocolError(f"Job {job} does not follow term {self.term}.")
-        self._order(job, Ordered(rank=rank, message=message.to_json()))
+        self._order(job, *orders)
 
     def end(self) -> bool:
         """Close the search, whose end is recorded; False if a later term decides, so that nothing may depend on it.

@@ -47,9 +47,11 @@ class Roster:
         #: jobs that have left, and those of them that were expelled
         self.left: set[int] = set()
         self.expelled: set[int] = set()
-        #: jobs in the order in which they joined, and for each the number of teams up to its own; teams are numbered on
+        #: jobs in the order in which they joined, and for each the number of teams and of ranks up to its own; both are
+        #: numbered on
         self._jobs: list[int] = []
         self._n_teams: list[int] = []
+        self._n_ranks: list[int] = []
         #: assignment -> who holds it
         self.held: dict[int, Held] = {}
         #: time of the latest event
@@ -73,6 +75,8 @@ class Roster:
                 self.here.add(event.job)
                 self._jobs.append(event.job)
                 self._n_teams.append(self.n_teams + event.n_teams)
+                # A single process plays two ranks.
+                self._n_ranks.append(self.n_ranks + max(event.n_ranks, 2))
             case ev.JobLeft():
                 self.here.discard(event.job)
                 self.left.add(event.job)
@@ -93,6 +97,20 @@ class Roster:
         """Return the teams of a job."""
         i = self._jobs.index(job)
         return range(self._n_teams[i - 1] if i else 0, self._n_teams[i])
+
+    @property
+    def n_ranks(self) -> int:
+        """Number of ranks of all jobs that ever joined."""
+        return self._n_ranks[-1] if self._n_ranks else 0
+
+    def ranks(self, job: int) -> range:
+        """Return the ranks of a job."""
+        i = self._jobs.index(job)
+        return range(self._n_ranks[i - 1] if i else 0, self._n_ranks[i])
+
+    def job_of(self, rank: int) -> int | None:
+        """Return the job of a rank; None if no job has it."""
+        return self._jobs[bisect_right(self._n_ranks, rank)] if 0 <= rank < self.n_ranks else None
 
     def holds(self, job: int, term: int, assignment: int) -> bool:
         """Return True if a report of `job` about this assignment of `term` counts."""
