@@ -77,6 +77,9 @@ class Teams:
     def is_busy(self):
         return self._work is not None or bool(self._reports)
 
+    def admit(self, first_rank, first_team):
+        pass
+
     def take(self, term, rank, message):
         process, world = self._process, self._process.world
         if message.point["term"] != term:
@@ -109,6 +112,9 @@ class FewTrials:
 
     def __init__(self, n_trials):
         self._n_trials = n_trials
+
+    def asks_for_more(self, is_complete):
+        return False
 
     def opening(self, events, time_s):
         started = ev.RunStarted(time_s=time_s, unix_s=1e6, n_ranks=1, n_blocks=1, identity={})

@@ -17,6 +17,7 @@ from nnlo_opt.core.comm.messages import AssignmentMessage, Message
 from nnlo_opt.core.jobs.files import MOST_JOURNAL_BYTES, SharedFiles, journal_name, log_name, orders_name, term_name
 from nnlo_opt.core.jobs.lines import (
     JOB_LINES,
+    Admitted,
     Expelled,
     Follows,
     JobLine,
@@ -24,6 +25,7 @@ from nnlo_opt.core.jobs.lines import (
     Left,
     LogReader,
     LogWriter,
+    Order,
     Ordered,
     Reported,
 )
@@ -186,7 +188,7 @@ class Lead:
         self._journal.close()
         return len(self._files.read(journal_name(self.term), most=MOST_JOURNAL_BYTES) or b"")
 
-    def _order(self, job: int, *orders: Ordered | Expelled) -> None:
+    def _order(self, job: int, *orders: Order) -> None:
         if job not in self._orders:
             self._orders[job] = LogWriter(self._files, orders_name(job, self.term))
         self._orders[job].append(*orders)
@@ -237,6 +239,8 @@ class Lead:
                 self._let_go(job, line.term)
                 if line.term == self.term:
                     self.present.add(job)
+                    numbers = self.roster.ranks(job).start, self.roster.teams(job).start
+                    self._order(job, Admitted(first_rank=numbers[0], first_team=numbers[1]))
                 else:
                     self.present.discard(job)
             case Left():

@@ -13,7 +13,7 @@ from nnlo_opt.app.run.start.serving_ranks import ASKED, PREEMPTED
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import TrialError
 from nnlo_opt.core.base.pulse import PULSE
-from nnlo_opt.core.comm.topology import Team, Topology
+from nnlo_opt.core.comm.topology import Team
 from nnlo_opt.core.comm.transport import Transport, wait_until
 from nnlo_opt.core.coordinator.coordinator import Coordinator, CoordinatorSetup, Search
 from nnlo_opt.core.coordinator.instructions import LastEnd, SearchPlan
@@ -57,7 +57,7 @@ class RunningSearch:
         #: traceback of the last failure; empty if it was not an exception in user code
         self._traceback = ""
         options, say = driver.options, driver.say
-        state = CoordinatorState(plan, self._topology(), directory.ledger, driver.pruner)
+        state = self._state(plan)
         self._inbox = inbox = Inbox(directory.path, driver.space_of(findings), directory.ledger, options.grace_s, say)
         self.coordinator = coordinator = Coordinator(
             CoordinatorSetup(
@@ -71,6 +71,7 @@ class RunningSearch:
                 on_shared=lambda changed: say(changed_text(changed)),
                 requests=lambda: [*inbox(), *self._host.requests()],
                 on_declined=inbox.decline,
+                expel=self._expel,
             )
         )
         self._begin()
@@ -84,13 +85,16 @@ class RunningSearch:
         #: mirrors for other tools
         self.mirrors = [driver.context.mirrors.start(directory.path, tool) for tool in options.mirror]
 
-    def _topology(self) -> Topology:
-        """Return the teams that there are at the beginning."""
-        return self._driver.topology
+    def _state(self, plan: SearchPlan) -> CoordinatorState:
+        """Return the state machine that decides."""
+        return CoordinatorState(plan, self._driver.topology, self.directory.ledger, self._driver.pruner)
 
     def _reach(self) -> Transport:
         """Return the transport to all ranks."""
         return self._ranks.transport
+
+    def _expel(self, job: int, why: str) -> None:
+        """Do nothing: no other job shares the run."""
 
     def _begin(self) -> None:
         """Send the first assignments."""
@@ -172,7 +176,7 @@ class RunningSearch:
     @property
     def free_teams(self) -> Sequence[Team]:
         """Teams that can save the best model, once all trials have ended."""
-        return self.coordinator.membership.responsive or self._topology().teams[:1]
+        return self.coordinator.membership.responsive or self._driver.topology.teams[:1]
 
     def close(self) -> None:
         """Release the run directory."""
