@@ -94,8 +94,6 @@ class Job:
         #: True if the job is to leave
         self._leaving = self._leaving_at_once = False
         self.is_over = False
-        #: number of orders and reports so far
-        self.n_messages = 0
         #: how the search has ended, if this job has left because of that
         self.end: Roster | None = None
         #: term whose end does not concern this job, as it has come later and asks for more; 0 for none
@@ -256,7 +254,6 @@ class Job:
     def _report(self) -> None:
         if reports := self._workplace.reports():
             self._say(*(Reported(rank=rank, message=message.to_json()) for rank, message in reports))
-            self.n_messages += len(reports)
 
     def _obey(self) -> None:
         """Follow the greatest term and its orders."""
@@ -276,7 +273,6 @@ class Job:
                 self._take(order)
 
     def _take(self, order: Order) -> None:
-        self.n_messages += 1
         match order:
             case Ordered():
                 self._workplace.take(self._following, order.rank, from_json(order.message))

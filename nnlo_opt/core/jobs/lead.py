@@ -143,9 +143,9 @@ class Lead:
             self._logs[number] = _Observed(reader, Watch(self._timing))
         return [report for job in self._logs if job not in self.roster.left for report in self._read(job)]
 
-    def record(self, *events: ev.Event) -> None:
-        """Write events to the journal. OSError: it cannot be written."""
-        self._journal.append(events)
+    def record(self, *events: ev.Event, durable: bool = True) -> None:
+        """Write events to the journal, as `Journal.append`. OSError: it cannot be written."""
+        self._journal.append(events, durable=durable)
         for event in events:
             self.roster.apply(event)
 

@@ -89,6 +89,11 @@ class Relay(Workplace):
             self._bury_teams()
         return worked
 
+    @property
+    def has_arrived(self) -> bool:
+        """True if ranks have sent messages that the job's thread has not taken; any thread may ask."""
+        return bool(self._arrived)
+
     def _take_in(self, received: Received) -> None:
         match received.message:
             case PreemptionHeard():

@@ -25,7 +25,6 @@ from nnlo_opt.core.comm.transport import wait_until
 from nnlo_opt.core.coordinator.ending import PAUSE_PART, WALLTIME_PAUSE_PART
 from nnlo_opt.core.coordinator.instructions import Budget
 from nnlo_opt.core.jobs.job import Job
-from nnlo_opt.core.jobs.pace import Pace
 from nnlo_opt.core.jobs.relay import Relay
 from nnlo_opt.core.trials.run_directory import RunDirectory
 from nnlo_opt.engine.runtime.process import code_of_user
@@ -48,11 +47,17 @@ class JobThread(threading.Thread):
         self._make_job, self._search, self._turn = make_job, search, turn
         self._job: Job | None = None
         self._leaves = self._leaves_at_once = False
+        self._woken = threading.Event()
         self.error: BaseException | None = None
 
     def leave(self, *, at_once: bool = False) -> None:
         """Let the job leave the search; `at_once`: even if its teams still work, as this process is about to end."""
         self._leaves, self._leaves_at_once = True, self._leaves_at_once or at_once
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the job work now, instead of after its pause."""
+        self._woken.set()
 
     @property
     def number(self) -> int:
@@ -69,9 +74,9 @@ class JobThread(threading.Thread):
         try:
             with self._turn:
                 self._job = job = self._make_job()
-            pace = Pace()
             while self._step(job):
-                time.sleep(pace.next_s(job.n_messages))
+                self._woken.wait(job.pause_s)
+                self._woken.clear()
         except BaseException as error:
             self.error = error
         finally:
@@ -116,8 +121,12 @@ class JoiningStart(Start):
             self._relay,
             self._search,
             host=run.host,
-            topology=driver.topology,
+            n_ranks=driver.topology.world_size,
+            n_teams=len(driver.topology.teams),
+            n_blocks=driver.topology.n_blocks,
             block_size=driver.options.block_size,
+            n_masters=driver.options.n_masters,
+            n_processes=driver.options.n_processes,
         )
         self._thread = JobThread(make_job, self._search, turn)
         self._thread.start()
@@ -157,7 +166,11 @@ class JoiningStart(Start):
         if running is not None and running.coordinator.finished_because and not self._search.is_concluded:
             self._conclude(running)
             return True
-        if self._relay.turn() or not self._thread.is_alive():
+        if self._relay.turn():
+            if self._relay.has_arrived:
+                self._thread.wake()
+            return True
+        if not self._thread.is_alive():
             return True
         with code_of_user():
             return self._driver.ranks.work()
