@@ -57,8 +57,8 @@ class Relay(Workplace):
         self._transport, self._teams, self._clock, self._on_preemption = transport, teams, clock, on_preemption
         #: monotonic time from which on `let_go` stops folds that have written no checkpoint; any thread may set it
         self.stop_at_s = math.inf
-        #: numbers of this job's first rank and first team among those of all jobs; None before it is admitted. A job that
-        #: joins anew keeps the first ones, as its files have them
+        #: numbers of this job's first rank and first team among those of all jobs; None before it is admitted. A job
+        #: that joins anew keeps the first ones, because its files have them
         self.numbers: tuple[int, int] | None = None
         #: (rank, order), from the job's thread to the main thread
         self._orders: deque[tuple[int, msg.Message]] = deque()

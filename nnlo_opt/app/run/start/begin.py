@@ -136,9 +136,8 @@ class Beginning:
             if remark := remark_on_schedule(directory.ledger, options, findings, self._topology.world_size):
                 self._say(remark)
             if directory.n_cut:
-                self._say(
-                    f"Cut {counted(directory.n_cut, 'byte')} off the end of the journal: a write that was not completed."
-                )
+                n_cut = counted(directory.n_cut, "byte")
+                self._say(f"Cut {n_cut} off the end of the journal: a write that was not completed.")
         elif request.restore and request.name is not None:
             self._say(f"No journal in `{directory.shown}`: starting a new run.")
 
