@@ -134,6 +134,10 @@ class Ledger:
         """Jobs that have joined and not left; none unless several jobs share the run."""
         return [job for job in self.jobs.values() if job.is_here]
 
+    def job_of(self, assignment: Assignment) -> JoinedJob | None:
+        """Return the job to which an assignment was made; None for one of a run that no other job could join."""
+        return next((job for job in self.jobs.values() if job.had(assignment.number, assignment.team)), None)
+
     @property
     def n_blocks(self) -> int:
         """Number of blocks of the last start, or of the jobs that are here."""
@@ -243,7 +247,8 @@ class Ledger:
     def _job_joined(self, event: ev.JobJoined) -> None:
         if event.job in self.jobs:
             raise ProtocolError(f"Job {event.job} has joined twice.")
-        self.jobs[event.job] = JoinedJob.after(next(reversed(self.jobs.values()), None), event)
+        last = next(reversed(self.jobs.values()), None)
+        self.jobs[event.job] = JoinedJob.after(last, event, len(self.assignments))
 
     def _job_left(self, event: ev.JobLeft) -> None:
         if event.job not in self.jobs or not self.jobs[event.job].is_here:

@@ -11,7 +11,7 @@ from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.comm.topology import Team
 from nnlo_opt.core.comm.transport import Transport
 from nnlo_opt.core.coordinator.instructions import SearchPlan
-from nnlo_opt.core.coordinator.shared_state import SharedState
+from nnlo_opt.core.coordinator.shared_state import SharedCoordinatorState, why_refused
 from nnlo_opt.core.coordinator.state import CoordinatorState
 from nnlo_opt.core.jobs import lead as jobs
 from nnlo_opt.core.jobs.star import Star
@@ -36,7 +36,7 @@ class TermSearch(RunningSearch):
     def _state(self, plan: SearchPlan) -> CoordinatorState:
         every_rank_trains = self._driver.options.training.rule.averages_every_batch
         ledger, pruner = self.directory.ledger, self._driver.pruner
-        return SharedState(plan, ledger, pruner, every_rank_trains=every_rank_trains)
+        return SharedCoordinatorState(plan, ledger, pruner, every_rank_trains=every_rank_trains)
 
     def _reach(self) -> Transport:
         return self._star
@@ -108,7 +108,8 @@ class LeadingSearch(jobs.Search):
         return [self._beginning.started(run, self._findings, self._asked, time_s)]
 
     def refuses(self, job: ev.JobJoined) -> str:
-        return ""  # it has compared its request with the run by itself
+        options = self._driver.options
+        return why_refused(job, options.plan.n_fold, every_rank_trains=options.training.rule.averages_every_batch)
 
     def cause_of(self, job: int) -> tuple[str, bool]:
         teams = self._run.ledger.jobs[job].teams
