@@ -98,6 +98,8 @@ class Job:
         self.end: Roster | None = None
         #: term whose end does not concern this job, as it has come later and asks for more; 0 for none
         self._past = 0
+        #: the owner of the term before this job's own, if that job counts as gone
+        self._silent: dict[int, Watch] = {}
         #: why this job had to end and may not return; empty if it may
         self.expelled_because = ""
         self._join()
@@ -211,6 +213,8 @@ class Job:
         if self._leaving:
             return
         resigned = self._owner_resigned
+        owner = self._terms.owner(self._terms.greatest)
+        self._silent = {owner: self._owner_watch} if owner is not None and self._owner_watch.is_silent else {}
         if self._terms.take(self.number):
             now_s = self._clock.monotonic_s()
             self._candidate = Candidate(self._files, self._timing, self._terms.greatest, now_s, resigned)
@@ -236,7 +240,8 @@ class Job:
             if copy is None or self._leaving:
                 return
             term, self._candidate = self._candidate.term, None
-            lead = Lead(self._files, self._clock, self._timing, term, self.number, copy, self._search)
+            places = self._files, self._clock, self._timing, term, self.number
+            lead = Lead(*places, copy, self._search, self._silent)
             if not lead.begin():
                 self._terms.pass_over(term + 1)
                 self._meet_owner()

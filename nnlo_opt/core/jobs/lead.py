@@ -7,7 +7,9 @@ still holds then are lost. The same holds for a job that leaves, or that is expe
 
 import logging
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 from nnlo_opt.core.base.clock import Clock
@@ -92,10 +94,19 @@ class Lead:
         job: number of this job.
         copy: journal of the term before.
         search: what coordinates.
+        silent: jobs that count as gone already, and how they have been watched.
     """
 
     def __init__(
-        self, files: SharedFiles, clock: Clock, timing: Timing, term: int, job: int, copy: Copy, search: Search
+        self,
+        files: SharedFiles,
+        clock: Clock,
+        timing: Timing,
+        term: int,
+        job: int,
+        copy: Copy,
+        search: Search,
+        silent: Mapping[int, Watch] = MappingProxyType({}),
     ) -> None:
         self._files, self._clock, self._timing, self._search = files, clock, timing, search
         self.term, self.job = term, job
@@ -104,7 +115,7 @@ class Lead:
         last_s = max((event.time_s for event in events), default=0.0)
         #: seconds of the run at second 0 of the monotonic clock; times never go back, whatever the clocks say
         self._zero_s = max(clock.unix_s() - first_unix_s, last_s) - clock.monotonic_s()
-        self._copy = copy
+        self._copy, self._silent = copy, dict(silent)
         self._logs: dict[int, _Observed] = {}
         self._orders: dict[int, LogWriter] = {}
         #: jobs that follow this term, and so get orders
@@ -140,7 +151,7 @@ class Lead:
         self._files.publish(journal_name(self.term))
         while self._files.read(log_name(number := len(self._logs) + 1)) is not None:
             reader = LogReader(self._files, log_name(number), JOB_LINES)
-            self._logs[number] = _Observed(reader, Watch(self._timing))
+            self._logs[number] = _Observed(reader, self._silent.pop(number, Watch(self._timing)))
         return [report for job in self._logs if job not in self.roster.left for report in self._read(job)]
 
     def record(self, *events: ev.Event, durable: bool = True) -> None:

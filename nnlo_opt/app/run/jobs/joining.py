@@ -25,6 +25,7 @@ from nnlo_opt.core.comm.transport import wait_until
 from nnlo_opt.core.coordinator.ending import PAUSE_PART, WALLTIME_PAUSE_PART
 from nnlo_opt.core.coordinator.instructions import Budget
 from nnlo_opt.core.jobs.job import Job
+from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING, Timing
 from nnlo_opt.core.jobs.relay import Relay
 from nnlo_opt.core.trials.run_directory import RunDirectory
 from nnlo_opt.engine.runtime.process import code_of_user
@@ -75,7 +76,7 @@ class JobThread(threading.Thread):
             with self._turn:
                 self._job = job = self._make_job()
             while self._step(job):
-                self._woken.wait(getattr(job, 'pause_s', 0.1))
+                self._woken.wait(getattr(job, "pause_s", 0.1))
                 self._woken.clear()
         except BaseException as error:
             self.error = error
@@ -120,6 +121,7 @@ class JoiningStart(Start):
             driver.clock,
             self._relay,
             self._search,
+            timing=Timing.with_limit(driver.options.join_s or DEFAULT_TIMING.limit_s),
             host=run.host,
             n_ranks=driver.topology.world_size,
             n_teams=len(driver.topology.teams),

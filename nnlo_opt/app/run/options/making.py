@@ -88,7 +88,7 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
     return Options(
         **_common(values, model, given, command_line),
         run=_search_run(values),
-        joins=values.join,
+        join_s=values.join,
         block_size=values.block_size,
         search=search,
         search_space=values.search_space,
@@ -202,7 +202,7 @@ def _earlier(place: str | Earlier) -> Path | str | Earlier:
 
 def _search_run(values: SimpleNamespace) -> RunRequest:
     """Return the request for the run of a search."""
-    if not values.join:
+    if values.join is None:
         return _run_request(values, values.checkpoint, restore=values.opt_restore, n_asked=values.num_iterations)
     if values.overwrite:
         raise ConfigurationError(

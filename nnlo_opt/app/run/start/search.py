@@ -41,6 +41,7 @@ from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.coordinator.coordinator import Coordinator, Search
 from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING
 from nnlo_opt.core.search.base import Suggestion
 from nnlo_opt.core.search.grid import grid_size
 from nnlo_opt.core.search.pruners import describe
@@ -68,7 +69,11 @@ def run(world: "World", options: Options, context: ProcessContext) -> int:
     """Run the command on this rank; return the exit code. Collective: every rank of the world."""
     if options.run.restore and is_shared(options.run):
         remark = f"Jobs share `{options.run.root / str(options.run.name)}`: this start joins it, as by `--join`."
-        options = replace(options, joins=True, remarks=(*options.remarks, *[remark] * (not options.joins)))
+        options = replace(
+            options,
+            join_s=options.join_s or DEFAULT_TIMING.limit_s,
+            remarks=(*options.remarks, *[remark] * (not options.joins)),
+        )
     start_of: Callable[[Driver], Start] = Start
     if options.joins:
         from nnlo_opt.app.run.jobs.joining import JoiningStart as start_of
