@@ -1,7 +1,7 @@
 """A job of a search: it joins, follows the greatest term, and takes the next one when the coordinator is gone.
 
-`step` is called about once a second by rank 0. The process may be stopped between any two operations on files, for any
-time, and continue: whatever it does then is in files that nobody counts any more.
+`step` is called by rank 0 again and again, after `pause_s` seconds. The process may be stopped between any two
+operations on files, for any time, and continue: whatever it does then is in files that nobody counts any more.
 """
 
 from typing import Protocol
@@ -30,6 +30,7 @@ from nnlo_opt.core.jobs.lines import (
     encoded,
 )
 from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING, Timing, Watch
+from nnlo_opt.core.jobs.pace import Pace
 from nnlo_opt.core.jobs.roster import Roster
 from nnlo_opt.core.jobs.succession import Candidate, Copy, newest_journal
 from nnlo_opt.core.jobs.terms import Terms
@@ -102,6 +103,9 @@ class Job:
         self._silent: dict[int, Watch] = {}
         #: why this job had to end and may not return; empty if it may
         self.expelled_because = ""
+        self._pace = Pace(timing)
+        #: True if this step has written or read a message
+        self._has_message = False
         self._join()
         roster = self._sealed(newest_journal(files, self._terms.greatest))
         if roster is not None and search.asks_for_more(roster.is_complete):
@@ -113,6 +117,7 @@ class Job:
         After an exception, such as an OSError, the job counts as one that was killed: call `step` no more.
         """
         if not self.is_over:
+            self._has_message = False
             self._beat()
             self._look()
             if self._leaving:
@@ -121,7 +126,13 @@ class Job:
             self._report()
             self._obey()
             self._succeed()
+            self._pace.look(self._clock.monotonic_s(), found=self._has_message)
         return not self.is_over
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds until the next `step` is due."""
+        return self._pace.left_s(self._clock.monotonic_s())
 
     def leave(self, *, at_once: bool = False) -> None:
         """Leave as soon as no team works; a coordinator hands over before.
@@ -249,7 +260,9 @@ class Job:
             self.lead = lead
             self._look()
         if self.lead is not None:
-            self._search.step(self.lead, self.lead.step())
+            reports = self.lead.step()
+            self._has_message |= bool(reports)
+            self._search.step(self.lead, reports)
             if self.lead.is_sealed:
                 self.end = self.lead.roster
                 self.leave()
@@ -258,6 +271,7 @@ class Job:
 
     def _report(self) -> None:
         if reports := self._workplace.reports():
+            self._has_message = True
             self._say(*(Reported(rank=rank, message=message.to_json()) for rank, message in reports))
 
     def _obey(self) -> None:
@@ -275,6 +289,7 @@ class Job:
                 self._orders = LogReader(self._files, orders_name(self.number, greatest), ORDERS)
         elif self._orders is not None:
             for order in self._orders.new():
+                self._has_message = True
                 self._take(order)
 
     def _take(self, order: Order) -> None:

@@ -20,6 +20,7 @@ from nnlo_opt.core.jobs.files import MOST_JOURNAL_BYTES, SharedFiles, journal_na
 from nnlo_opt.core.jobs.lines import (
     JOB_LINES,
     Admitted,
+    Beat,
     Expelled,
     Follows,
     JobLine,
@@ -32,6 +33,7 @@ from nnlo_opt.core.jobs.lines import (
     Reported,
 )
 from nnlo_opt.core.jobs.liveness import Timing, Watch
+from nnlo_opt.core.jobs.pace import Pace
 from nnlo_opt.core.jobs.roster import Roster
 from nnlo_opt.core.jobs.succession import Copy, begin
 from nnlo_opt.core.trials import events as ev
@@ -77,6 +79,7 @@ class _Observed:
 
     reader: LogReader[JobLine]
     watch: Watch
+    pace: Pace
     #: lines that were read and not taken in
     waiting: deque[JobLine] = field(default_factory=deque)
     #: term that the job follows at this point of its log
@@ -147,12 +150,17 @@ class Lead:
         return self._zero_s + self._clock.monotonic_s()
 
     def step(self) -> list[Report]:
-        """Read all logs; return the reports that count. Their consequences must be recorded before the next call."""
+        """Read the logs that are due; return the reports that count.
+
+        Their consequences must be recorded before the next call.
+        """
         self._files.publish(journal_name(self.term))
         while self._files.read(log_name(number := len(self._logs) + 1)) is not None:
             reader = LogReader(self._files, log_name(number), JOB_LINES)
-            self._logs[number] = _Observed(reader, self._silent.pop(number, Watch(self._timing)))
-        return [report for job in self._logs if job not in self.roster.left for report in self._read(job)]
+            self._logs[number] = _Observed(reader, self._silent.pop(number, Watch(self._timing)), Pace(self._timing))
+        now_s = self._clock.monotonic_s()
+        due = [job for job, log in self._logs.items() if log.waiting or not log.pace.left_s(now_s)]
+        return [report for job in due if job not in self.roster.left for report in self._read(job)]
 
     def record(self, *events: ev.Event, durable: bool = True) -> None:
         """Write events to the journal, as `Journal.append`. OSError: it cannot be written."""
@@ -206,8 +214,10 @@ class Lead:
 
     def _read(self, job: int) -> list[Report]:
         log, now_s = self._logs[job], self._clock.monotonic_s()
-        log.waiting += log.reader.new()
+        lines = log.reader.new()
+        log.waiting += lines
         log.watch.look(log.reader.n_lines, now_s)
+        log.pace.look(now_s, found=not all(isinstance(line, Beat) for line in lines))
         reports: list[Report] = []
         # What a job has reported is recorded before anything that it holds is called lost.
         while log.waiting and not (reports and isinstance(log.waiting[0], Follows | Left)):

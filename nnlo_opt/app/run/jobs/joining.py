@@ -76,7 +76,7 @@ class JobThread(threading.Thread):
             with self._turn:
                 self._job = job = self._make_job()
             while self._step(job):
-                self._woken.wait(getattr(job, "pause_s", 0.1))
+                self._woken.wait(job.pause_s)
                 self._woken.clear()
         except BaseException as error:
             self.error = error
