@@ -66,7 +66,7 @@ def modules_of(table: dict[str, str]) -> list[str]:
 PURE_DATA: dict[str, str] = {
     "core.base": "errors clock files logs pulse records safe_path spelling timeline trees user_code vectors",
     "core.training": "options history schedules stopping",
-    "core.trials": "trial events identity ledger objectives figure",
+    "core.trials": "trial events identity joined_job ledger objectives figure",
     "core.comm": "calls messages objective_messages run_messages codec topology transport",
     "core.jobs": "files",
     "core.data": "source folds batches order ragged weights",

@@ -19,12 +19,16 @@ class JobLine(Record, tag_field="line"):
 
 
 class Joined(JobLine):
-    """The job has come: the first line. `unix_s` is for people."""
+    """The job has come: the first line; fields as in `JobJoined`. `unix_s` is for people."""
 
     host: str
     n_ranks: Positive
     n_teams: Positive
     unix_s: UnixSeconds
+    n_blocks: Positive = 1
+    block_size: Positive = 1
+    n_masters: Positive = 1
+    n_processes: Positive = 1
 
 
 class Beat(JobLine):
