@@ -23,7 +23,7 @@ from nnlo_opt.core.base.files import atomic_write, make_directory
 from nnlo_opt.core.base.records import without_collection
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.base.spelling import either, spelled
-from nnlo_opt.core.trials import deaths, unrecorded
+from nnlo_opt.core.trials import deaths, sharing, unrecorded
 from nnlo_opt.core.trials.events import RunStarted
 from nnlo_opt.core.trials.identity import RunIdentity
 from nnlo_opt.core.trials.journal import Journal, load_events
@@ -43,7 +43,7 @@ LOCK_TIMEOUT_S = 15.0
 INTERRUPTED_NAME = "run.interrupted"
 #: folders and files of a run directory; the journal comes last
 _FOLDERS = (
-    "trials", "logs", "timeline", "figures", "tensorboard", INBOX_NAME, deaths.FOLDER, unrecorded.FOLDER
+    "trials", "logs", "timeline", "figures", "tensorboard", INBOX_NAME, deaths.FOLDER, unrecorded.FOLDER, sharing.FOLDER
 )  # fmt: skip
 _FILES = (
     "config.json", "results.csv", "summary.json", "report.html", "timeline.json", "optuna.log", INTERRUPTED_NAME,
@@ -297,6 +297,7 @@ def open_run(request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOU
         try:
             make_directory(path)
             _check_files(path)
+            sharing.refuse_shared(path)
             lock = RunLock(path, lock_timeout_s)
             on_error.callback(lock.close)
             shown, syncs = request.root / name, not request.is_temporary
