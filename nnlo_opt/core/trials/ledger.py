@@ -130,6 +130,11 @@ class Ledger:
         return _SIGNS[self.direction]
 
     @property
+    def is_shared(self) -> bool:
+        """True if the last start is a term of jobs that share the run."""
+        return bool(self.sessions and self.sessions[-1].term)
+
+    @property
     def jobs_here(self) -> list[JoinedJob]:
         """Jobs that have joined and not left; none unless several jobs share the run."""
         return [job for job in self.jobs.values() if job.is_here]
@@ -137,14 +142,14 @@ class Ledger:
     @property
     def n_blocks(self) -> int:
         """Number of blocks of the last start, or of the jobs that are here."""
-        if self.sessions and not self.sessions[-1].term:
+        if self.sessions and not self.is_shared:
             return self.sessions[-1].n_blocks
         return sum(len(job.blocks) for job in self.jobs_here)
 
     @property
     def n_ranks(self) -> int:
         """Number of ranks of the last start, or of the jobs that are here."""
-        if self.sessions and not self.sessions[-1].term:
+        if self.sessions and not self.is_shared:
             return self.sessions[-1].n_ranks
         return sum(job.n_ranks for job in self.jobs_here)
 
