@@ -15,6 +15,7 @@ from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.codec import from_json
 from nnlo_opt.core.jobs.files import begun_name, journal_name, log_name, term_name
 from nnlo_opt.core.jobs.job import Job
+from nnlo_opt.core.jobs.lead import VANISHED
 from nnlo_opt.core.jobs.lines import JOB_LINES, Follows, Reported
 from nnlo_opt.core.jobs.liveness import Timing
 from nnlo_opt.core.jobs.roster import Roster
@@ -120,6 +121,12 @@ class FewTrials:
         self._attempts = Counter(e.trial for e in events if isinstance(e, ev.FoldAssigned))
         missing = [completed(trial, figure, time_s) for trial, figure in figures.items() if trial not in ended]
         return [started, *missing, *(ev.TrialSuggested(time_s=time_s, trial=trial, point={}) for trial in new)]
+
+    def refuses(self, job):
+        return ""
+
+    def cause_of(self, job):
+        return VANISHED
 
     def step(self, lead, reports):
         for report in reports:

@@ -64,8 +64,7 @@ class Job:
         search: what coordinates if this job leads.
         timing: times of jobs.
         host: name of the machine.
-        n_ranks: number of ranks.
-        n_teams: number of teams.
+        shape: how its ranks form teams, as in `Joined`; by default one rank is one team.
     """
 
     def __init__(
@@ -77,12 +76,11 @@ class Job:
         *,
         timing: Timing = DEFAULT_TIMING,
         host: str = "",
-        n_ranks: int = 1,
-        n_teams: int = 1,
+        **shape: int,
     ) -> None:
         self._files, self._clock, self._workplace, self._search = files, clock, workplace, search
         self._timing = timing
-        self._host, self._n_ranks, self._n_teams = host, n_ranks, n_teams
+        self._host, self._shape = host, {"n_ranks": 1, "n_teams": 1, **shape}
         self._terms = Terms(files)
         #: number of this job
         self.number = 0
@@ -92,6 +90,8 @@ class Job:
         #: True if the job is to leave
         self._leaving = False
         self.is_over = False
+        #: why this job had to end and may not return; empty if it may
+        self.expelled_because = ""
         self._join()
 
     def step(self) -> bool:
@@ -121,8 +121,7 @@ class Job:
         self.number += 1
         while self._files.read(log_name(self.number)) is not None:
             self.number += 1
-        unix_s = self._clock.unix_s()
-        line = Joined(host=self._host, n_ranks=self._n_ranks, n_teams=self._n_teams, unix_s=unix_s)
+        line = Joined(host=self._host, unix_s=self._clock.unix_s(), **self._shape)
         while not self._files.create(log_name(self.number), encoded(log_name(self.number), 0, line)):
             self.number += 1
         self._log = LogWriter(self._files, log_name(self.number), 1)
@@ -258,4 +257,9 @@ class Job:
                 self._workplace.take(self._following, order.rank, from_json(order.message))
             case Expelled():
                 self._workplace.drop()
-                self._join()
+                self.expelled_because = order.reason
+                if order.reason:
+                    self._resign()
+                    self.is_over = True
+                else:
+                    self._join()

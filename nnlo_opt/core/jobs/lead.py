@@ -35,6 +35,10 @@ from nnlo_opt.core.trials import events as ev
 logger = logging.getLogger(__name__)
 
 
+#: cause of the loss of assignments with a job that left without a word, and whether that counts against their trials
+VANISHED = "its job has vanished", True
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """Message of a job that counts."""
@@ -51,7 +55,13 @@ class Search(Protocol):
         """Return the events of a start of the run, after `events`; the first is a `RunStarted`."""
 
     def step(self, lead: "Lead", reports: list[Report]) -> None:
-        """Record the consequences of `reports`, all before this returns; then send orders."""
+        """Record the consequences of `lead.take_news()` and of `reports`, all before this returns; then send orders."""
+
+    def refuses(self, job: ev.JobJoined) -> str:
+        """Return why a job that wants to join cannot work for this search; empty if it can."""
+
+    def cause_of(self, job: int) -> tuple[str, bool]:
+        """Return why a job may have vanished, and whether that counts against its trials; by default `VANISHED`."""
 
 
 @dataclass(slots=True)
@@ -94,6 +104,10 @@ class Lead:
         self._orders: dict[int, LogWriter] = {}
         #: jobs that follow this term, and so get orders
         self.present: set[int] = set()
+        #: events of the start with which this term has begun
+        self.opening: list[ev.Event] = []
+        #: events that this object has recorded by itself since `take_news`
+        self._news: list[ev.Event] = []
         #: True once the search is over, and once a later term is known to exist
         self.is_sealed = self.is_overtaken = False
 
@@ -103,6 +117,7 @@ class Lead:
         events = begin(self._files, self._copy, began, self._search.opening(self._copy.content.events, self.now_s))
         if events is None:
             return False
+        self.opening = events[len(self._copy.content.events) :]
         self._journal = self._files.journal(journal_name(self.term))
         #: who works on what
         self.roster = Roster(events)
@@ -128,6 +143,25 @@ class Lead:
         self._journal.append(events)
         for event in events:
             self.roster.apply(event)
+
+    def take_news(self) -> list[ev.Event]:
+        """Return the events that `step` and `expel` have recorded since the last call, in order.
+
+        They come before all that the search records from now on.
+        """
+        news, self._news = self._news, []
+        return news
+
+    def expel(self, job: int, reason: str, *, counts: bool) -> None:
+        """End all that a job works on, and tell it why; it may not return.
+
+        Args:
+            job: number of the job; without effect if it is not here.
+            reason: cause, for people.
+            counts: True if the loss counts against its trials.
+        """
+        if job in self.roster.here:
+            self._expel(job, reason, counts, Expelled(reason=reason))
 
     def send(self, job: int, message: Message, rank: int = 0) -> None:
         """Send a message to a rank of a job that is present; what it depends on has been recorded."""
@@ -163,15 +197,36 @@ class Lead:
         while log.waiting and not (reports and isinstance(log.waiting[0], Follows | Left)):
             self._take(job, log, log.waiting.popleft(), reports)
         if log.watch.is_silent and not log.waiting and not reports and job in self.roster.here:
-            self._expel(job)
+            self._expel(job, *self._search.cause_of(job), Expelled())
         return reports
+
+    def _meet(self, job: int, line: Joined) -> None:
+        """Let a job join, once, unless the search refuses it."""
+        if job in self.roster.here or job in self.roster.left:
+            return
+        joined = ev.JobJoined(
+            time_s=self.now_s,
+            job=job,
+            host=line.host,
+            n_ranks=line.n_ranks,
+            n_teams=line.n_teams,
+            n_blocks=line.n_blocks,
+            block_size=line.block_size,
+            n_masters=line.n_masters,
+            n_processes=line.n_processes,
+        )
+        if why := self._search.refuses(joined):
+            logger.warning("refused job %d of %s: %s", job, line.host, why)
+            self._order(job, Expelled(reason=why))
+        else:
+            self._note(joined)
 
     def _take(self, job: int, log: _Observed, line: JobLine, reports: list[Report]) -> None:
         match line:
-            case Joined() if job not in self.roster.here:
-                self.record(
-                    ev.JobJoined(time_s=self.now_s, job=job, host=line.host, n_ranks=line.n_ranks, n_teams=line.n_teams)
-                )
+            case Joined():
+                self._meet(job, line)
+            case _ if job not in self.roster.here:
+                pass
             case Reported():
                 self._hear(job, log.term, line, reports)
             case Follows():
@@ -184,7 +239,7 @@ class Lead:
             case Left():
                 self._let_go(job)
                 self.present.discard(job)
-                self.record(ev.JobLeft(time_s=self.now_s, job=job))
+                self._note(ev.JobLeft(time_s=self.now_s, job=job))
 
     def _hear(self, job: int, term: int, line: Reported, reports: list[Report]) -> None:
         try:
@@ -197,14 +252,19 @@ class Lead:
 
     def _let_go(self, job: int, before: int | None = None) -> None:
         if lost := self._lost(job, "its job let it go", before):
-            self.record(*lost)
+            self._note(*lost)
 
-    def _expel(self, job: int) -> None:
-        lost = self._lost(job, "its job has vanished", counts=True)
-        left = ev.JobLeft(time_s=self.now_s, job=job, reason="it was silent for too long", expelled=True)
+    def _expel(self, job: int, reason: str, counts: bool, order: Expelled) -> None:
+        why = order.reason or "it was silent for too long"
+        left = ev.JobLeft(time_s=self.now_s, job=job, reason=why, expelled=True)
         self.present.discard(job)
-        self.record(*lost, left)
-        self._order(job, Expelled())
+        self._note(*self._lost(job, reason, counts=counts), left)
+        self._order(job, order)
+
+    def _note(self, *events: ev.Event) -> None:
+        """Record events, and tell the search."""
+        self.record(*events)
+        self._news += events
 
     def _lost(self, job: int, reason: str, before: int | None = None, *, counts: bool = False) -> list[ev.Event]:
         numbers = self.roster.of(job, before)

@@ -76,7 +76,12 @@ class Ordered(Order):
 
 
 class Expelled(Order):
-    """The job was silent for too long: nothing that it does counts. It may join anew, under another number."""
+    """Nothing that the job does counts.
+
+    It was silent for too long, and may join anew, under another number; or it may not, for a `reason`.
+    """
+
+    reason: str = ""
 
 
 L = TypeVar("L", JobLine, Order)
