@@ -50,9 +50,13 @@ class Team:
 class Coordinator(FewTrials):
     """Coordinator of a search with points and numbered blocks."""
 
+    def __init__(self, clock):
+        super().__init__(len(TRIALS))
+        self._clock = clock
+
     def opening(self, events, time_s):
         opening = super().opening(events, time_s)
-        start = started(n_fold=1).replaced(time_s=time_s, unix_s=opening[0].unix_s + time_s, settings=SETTINGS)
+        start = started(n_fold=1).replaced(time_s=time_s, unix_s=self._clock.unix_s(), settings=SETTINGS)
         return [start, *(_with_point(event) for event in opening[1:])]
 
     def step(self, lead, reports):
@@ -85,7 +89,7 @@ class SharedRun:
 
     def __init__(self, run):
         self.run = run
-        self.clock = ManualClock(1e6)
+        self.clock = ManualClock(time.time() - 100.0)
         #: number -> job that takes turns
         self.jobs = {}
         self._n_jobs = 0
@@ -93,7 +97,7 @@ class SharedRun:
     def join(self):
         """Start a job."""
         self._n_jobs += 1
-        files, search = FolderFiles(self.run), Coordinator(len(TRIALS))
+        files, search = FolderFiles(self.run), Coordinator(self.clock)
         timing, about = Timing(beat_s=2.0, limit_s=6.0, settle_s=1.0), {"n_ranks": 2, "n_teams": 1}
         job = Job(files, self.clock, Team(self.clock), search, timing=timing, host=f"node-{self._n_jobs}", **about)
         self.jobs[job.number] = job

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.app.analysis.frames import parameter_names, row_of, time_s
+from nnlo_opt.app.reporting.jobs import jobs_of
 from nnlo_opt.app.reporting.results import summarise
 from nnlo_opt.app.reporting.words import counted, outcome, value_text
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError
@@ -62,6 +63,7 @@ def page_data(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
         "staleness": _staleness(ledger, run_directory),
         "effects": effects_data(ledger, space),
         "again": _again(ledger, space),
+        **({"jobs": jobs_of(ledger, ledger.sessions[-1].last_at_s)} if ledger.jobs else {}),
     }
     plain: dict[str, Any] = _finite(data)
     return plain
@@ -123,7 +125,7 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
         "seed": identity.seed,
         "search algorithm": settings.hyper_opt or None,
         "chosen by auto, because": settings.hyper_opt_because or None,
-        "blocks of the last start": ledger.sessions[-1].n_blocks if ledger.sessions else None,
+        "blocks of the last start": None if ledger.is_shared or not ledger.sessions else ledger.n_blocks,
         "ranks of a block": settings.block_size,
         "model": identity.model.source or None,
         "SHA-256 of the model": identity.model.sha256 or None,

@@ -5,6 +5,7 @@ The same code applies events in a live run and in a replay of its journal, so a 
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -138,6 +139,14 @@ class Ledger:
     def jobs_here(self) -> list[JoinedJob]:
         """Jobs that have joined and not left; none unless several jobs share the run."""
         return [job for job in self.jobs.values() if job.is_here]
+
+    def job_of(self, assignment: Assignment) -> JoinedJob | None:
+        """Return the job whose team got an assignment; None if no jobs shared the run then."""
+        jobs = [*self.jobs.values()]
+        place = bisect_right(jobs, assignment.team, key=lambda job: job.teams.start) - 1
+        job = jobs[place] if place >= 0 else None
+        is_of_job = job is not None and assignment.team in job.teams and assignment.assigned_at_s >= job.joined_at_s
+        return job if is_of_job else None
 
     @property
     def n_blocks(self) -> int:
