@@ -252,7 +252,7 @@
         + (best.n_folds > 1 ? `, ± ${number(best.std, 2)} over ${best.n_folds} folds` : "")) : null,
       of.best_expected ? tile("best expected", number(of.best_expected.figure_of_merit, 6),
         `trial ${of.best_expected.trial}, as figures are noisy`) : null,
-      tile("time", duration(of.wall_s), of.n_starts > 1 ? `${of.n_starts} starts` : null),
+      tile("time", duration(of.wall_s), of.n_starts > 1 ? `${of.n_starts} ${run.jobs ? "terms" : "starts"}` : null),
       of.block_utilization === null ? null : tile("blocks busy", `${Math.round(100 * of.block_utilization)} %`,
         run.jobs ? counted(run.jobs.length, "job") : counted(run.starts.at(-1).n_blocks, "block")),
       of.lost.n_ranks ? tile("lost", counted(of.lost.n_ranks, "rank"), null) : null,
