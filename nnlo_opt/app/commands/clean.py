@@ -20,6 +20,7 @@ from nnlo_opt.app.run.options.kinds import FLAG
 from nnlo_opt.app.run.options.table import BY_NAME, Option
 from nnlo_opt.core.base.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
 from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.trials.attempts import left_in
 from nnlo_opt.core.trials.kept_weights import FILES_NAME, WeightKeeper, best_trials
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.repair import repair as repair_journal
@@ -125,7 +126,7 @@ def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, l
     # The saves of complete trials of an objective are their weights.
     kept += [trial for trial in ledger.trials if ledger.identity.data is None and trial.folds]
     over = [trial.number for trial in ledger.trials if trial.state.ended and trial not in kept]
-    checkpoints = [path for number in over for path in (run / f"trials/{number:04d}").glob("fold*/checkpoint-*")]
+    checkpoints = [path for number in over for path in left_in(run / f"trials/{number:04d}", "checkpoint-*")]
     journal_at_s = (run / JOURNAL_NAME).stat().st_mtime
     parts = (run / PARTS_NAME).glob("*") if (run / TIMELINE_NAME).exists() else []
     return {

@@ -24,7 +24,8 @@ from nnlo_opt.core.base.safe_path import MOST_BYTES
 from nnlo_opt.core.space.parameters import Categorical, Constant, Ordinal
 from nnlo_opt.core.space.space import Space, described
 from nnlo_opt.core.space.values import Value, is_number, text
-from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.attempts import result_directory
+from nnlo_opt.core.trials.checkpoint import HISTORY_NAME
 from nnlo_opt.core.trials.identity import DataFiles
 from nnlo_opt.core.trials.ledger import Ledger, Session
 from nnlo_opt.core.trials.trial import Trial, TrialState, failures
@@ -306,14 +307,14 @@ def _staleness(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
     """Return the staleness of updates over the finished folds; of a long run the first ones."""
     total = StalenessStatistics()
     by_trial: dict[int, StalenessStatistics] = {}
-    folds = [(trial.number, fold) for trial in ledger.trials for fold in trial.folds]
+    folds = [(trial, fold) for trial in ledger.trials for fold in trial.folds]
     n_read = 0
-    for number, fold in folds[:MOST_HISTORIES]:
+    for trial, fold in folds[:MOST_HISTORIES]:
         with suppress(OSError, ValueError, TypeError, LookupError, AttributeError, NnloError):
-            path = fold_directory(run_directory, number, fold) / "history.json"
+            path = result_directory(run_directory, trial, fold) / HISTORY_NAME
             found = StalenessStatistics.from_json(parse_object(path.read_bytes(MOST_BYTES))["staleness"])
             total.merge(found)
-            by_trial.setdefault(number, StalenessStatistics()).merge(found)
+            by_trial.setdefault(trial.number, StalenessStatistics()).merge(found)
             n_read += 1
     return {
         "histogram": list(total.histogram.items()),

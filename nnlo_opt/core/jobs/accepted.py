@@ -4,6 +4,8 @@ An order is one of six messages about folds, its point is in the search space of
 No order contains a path: folders are named by the numbers.
 """
 
+from itertools import chain
+
 from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.base.records import MAX_INTEGER
 from nnlo_opt.core.comm import messages as msg
@@ -44,6 +46,8 @@ def checked_order(order: Ordered, space: Space, *, n_fold: int, n_ranks: int) ->
         _check("fold", message.fold, 0, n_fold - 1)
         _check("attempt", message.attempt, 1)
         _check("first", message.first, -1, 1)
+        for number in (message.term, *chain.from_iterable(message.before)):
+            _check("assignment", number)
         for epoch in message.pause_epochs:
             _check("epoch", epoch, 1)
         if not space.contains(message.point):

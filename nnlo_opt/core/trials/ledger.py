@@ -303,6 +303,7 @@ class Ledger:
             team=event.team,
             n_ranks=event.n_ranks,
             assigned_at_s=event.time_s,
+            term=self.term,
         )
         self.assignments.append(assignment)
         trial.assignments.append(assignment)

@@ -15,7 +15,10 @@ from nnlo_opt.core.space.space import Space
 from tests.helpers.steps import fold_finished
 
 SPACE = Space([Real(0, 1, name="x"), Categorical([[1, 2], "a"], name="layers")])
-RUN = msg.RunFold(assignment=7, trial=3, fold=1, attempt=1, point={"x": 0.5, "layers": [1, 2]}, pause_epochs=[2])
+POINT = {"x": 0.5, "layers": [1, 2]}
+RUN = msg.RunFold(
+    assignment=7, trial=3, fold=1, attempt=1, point=POINT, pause_epochs=[2], term=2, before=[(0, 3), (1, 5)]
+)
 ORDERS = [RUN, *(kind(assignment=7) for kind in (msg.GoOn, msg.PauseFold, msg.PreemptFold, msg.StopFold))]
 
 
@@ -60,6 +63,9 @@ def test_no_other_message_is_an_order(message):
         {"first": 2},
         {"first": -2},
         {"pause_epochs": [3, 0]},
+        {"term": -1},
+        {"before": [(1, -1)]},
+        {"before": [(2**54, 0)]},
         {"point": {}},
         {"point": {"x": 2.0, "layers": "a"}},
         {"point": {"x": 0.5, "layers": "b"}},
