@@ -6,6 +6,7 @@ import time
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.jobs.folder import FolderFiles
 from nnlo_opt.core.jobs.job import Job
+from nnlo_opt.core.jobs.lines import Ordered
 from nnlo_opt.core.jobs.liveness import Timing
 from nnlo_opt.core.trials import events as ev
 from tests.helpers.manual_clock import ManualClock
@@ -70,7 +71,8 @@ class Coordinator(FewTrials):
         self._attempts[trial] += 1
         what = {"assignment": number, "trial": trial, "fold": 0, "attempt": self._attempts[trial]}
         lead.record(ev.FoldAssigned(time_s=lead.now_s, block=1 + team, team=team, n_ranks=2, **what))
-        lead.send(job, msg.RunFold(point=TRIALS[trial][0], **what))
+        order = msg.RunFold(point=TRIALS[trial][0], term=lead.term, **what)
+        lead._order(job, Ordered(rank=0, message=order.to_json()))
 
 
 SETTINGS = {"plan": {"num_iterations": len(TRIALS)}, "hyper_opt": "random", "command_line": ["OptimizationDriver"]}

@@ -4,8 +4,6 @@ An order is one of six messages about folds, its point is in the search space of
 No order contains a path: folders are named by the numbers.
 """
 
-from itertools import chain
-
 from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.base.records import MAX_INTEGER
 from nnlo_opt.core.comm import messages as msg
@@ -23,12 +21,13 @@ _REPORTS = (
 )  # fmt: skip
 
 
-def checked_order(order: Ordered, space: Space, *, n_fold: int, n_ranks: int) -> msg.AssignmentMessage:
+def checked_order(order: Ordered, space: Space, *, term: int, n_fold: int, n_ranks: int) -> msg.AssignmentMessage:
     """Return the message of an order.
 
     Args:
         order: line of an orders file.
         space: search space of this job; its constraint is not evaluated.
+        term: term that the job follows, whose file the line is from.
         n_fold: number of folds of a trial.
         n_ranks: number of ranks of this job.
 
@@ -46,10 +45,12 @@ def checked_order(order: Ordered, space: Space, *, n_fold: int, n_ranks: int) ->
         _check("fold", message.fold, 0, n_fold - 1)
         _check("attempt", message.attempt, 1)
         _check("first", message.first, -1, 1)
-        for number in (message.term, *chain.from_iterable(message.before)):
-            _check("assignment", number)
+        _check("term", message.term, term, term)
         for epoch in message.pause_epochs:
             _check("epoch", epoch, 1)
+        for earlier, number in message.before:
+            _check("earlier term", earlier, 0, term)
+            _check("earlier assignment", number)
         if not space.contains(message.point):
             raise ProtocolError(f"The point of trial {message.trial} is not in the search space: {message.point}.")
     return message
@@ -65,4 +66,4 @@ def checked_report(report: Reported) -> msg.Message:
 
 def _check(name: str, number: int, least: int = 0, most: int = MAX_INTEGER) -> None:
     if not least <= number <= most:
-        raise ProtocolError(f"The {name} of an order is {number}, and must be from {least} to {most}.")
+        raise ProtocolError(f"The {name} of an order must be from {least} to {most}. Received: {number}.")

@@ -23,7 +23,7 @@ ORDERS = [RUN, *(kind(assignment=7) for kind in (msg.GoOn, msg.PauseFold, msg.Pr
 
 
 def checked(message, rank=0):
-    return checked_order(Ordered(rank=rank, message=message), SPACE, n_fold=2, n_ranks=3)
+    return checked_order(Ordered(rank=rank, message=message), SPACE, term=2, n_fold=2, n_ranks=3)
 
 
 @pytest.mark.parametrize("order", [*ORDERS, msg.FoldRecorded(assignment=0)], ids=lambda order: type(order).__name__)
@@ -63,8 +63,12 @@ def test_no_other_message_is_an_order(message):
         {"first": 2},
         {"first": -2},
         {"pause_epochs": [3, 0]},
-        {"term": -1},
+        {"term": 0},
+        {"term": 3},
         {"before": [(1, -1)]},
+        {"before": [(-1, 3)]},
+        {"before": [(3, 3)]},
+        {"term": -1},
         {"before": [(2**54, 0)]},
         {"point": {}},
         {"point": {"x": 2.0, "layers": "a"}},
