@@ -9,14 +9,12 @@ from nnlo_opt.core.trials.ledger import Ledger
 
 #: most jobs that are here, and most that have gone, in a short text
 _MOST_HERE, _MOST_GONE = 5, 3
-#: state of a job that has gone -> words for it once the run is over
-_ENDS = {"left": "left early", "vanished": "vanished"}
 
 
 def jobs_of(ledger: Ledger, now_s: float) -> list[dict[str, Any]]:
     """Return the jobs of a shared run: the one that leads, others that are here, then those that have gone, last first.
 
-    `state` is "leads", "follows", "left" or "vanished". `running` has trial and fold of what a job works on.
+    `state` is "leads", "follows", "left" or "expelled". `running` has trial and fold of what a job works on.
     """
     running: dict[int, list[dict[str, int]]] = {}
     for _, trial in sorted(ledger.under_way.items()):
@@ -45,16 +43,16 @@ def jobs_of(ledger: Ledger, now_s: float) -> list[dict[str, Any]]:
 
 
 def state_of_job(job: JoinedJob, ledger: Ledger) -> str:
-    """Return "leads", "follows", "left" or "vanished"."""
+    """Return "leads", "follows", "left" or "expelled"."""
     if job.is_here:
         return "leads" if job.number == ledger.leader else "follows"
-    return "vanished" if job.expelled else "left"
+    return "expelled" if job.expelled else "left"
 
 
 def job_counts(ledger: Ledger) -> dict[str, int]:
-    """Return how many jobs of a shared run are here, have left, and have vanished."""
+    """Return how many jobs of a shared run are here, have left, and have been expelled."""
     states = [state_of_job(job, ledger) for job in ledger.jobs.values()]
-    n_gone = {state: states.count(state) for state in ("left", "vanished")}
+    n_gone = {state: states.count(state) for state in ("left", "expelled")}
     return {"here": len(states) - sum(n_gone.values()), **n_gone}
 
 
@@ -75,7 +73,7 @@ def job_lines(jobs: list[dict[str, Any]], *, is_over: bool) -> list[str]:
     gone = [job for job in jobs if job["left_s"] is not None]
     if is_over:
         counts = Counter(job["state"] for job in gone)
-        how = ", ".join(f"{counts[state]} {words}" for state, words in _ENDS.items() if counts[state])
+        how = ", ".join(f"{n} {state}" for state, n in sorted(counts.items(), reverse=True))
         return [f"Shared by {counted(len(jobs), 'job')}{f' ({how})' * bool(how)}."] if jobs else []
     lines = [_here_text(job) for job in here[:_MOST_HERE]]
     lines += [f"… and {counted(len(here) - _MOST_HERE, 'job')} more."] * (len(here) > _MOST_HERE)
@@ -90,9 +88,9 @@ def joined_text(job: JoinedJob) -> str:
 
 
 def left_text(job: JoinedJob) -> str:
-    """Return the line of a job that has left or vanished."""
+    """Return the line of a job that has left or was expelled."""
     why = f": {_on_a_line(job.reason)}" if job.reason else ""
-    return f"job {job.number} on {_on_a_line(job.host)} {'has vanished' if job.expelled else 'leaves'}{why}"
+    return f"job {job.number} on {_on_a_line(job.host)} {'is expelled' if job.expelled else 'leaves'}{why}"
 
 
 def standing_text(job: dict[str, Any]) -> str:
@@ -114,5 +112,6 @@ def _here_text(job: dict[str, Any]) -> str:
 
 def _gone_text(job: dict[str, Any]) -> str:
     why = f": {_on_a_line(job['reason'])}" if job["reason"] else ""
+    how = "was expelled" if job["state"] == "expelled" else "left"
     when = f"{duration_text(job['gone_s'])} ago, after {duration_text(job['here_s'])}"
-    return f"Job {job['job']} on {_on_a_line(job['host'])} {job['state']} {when}{why}."
+    return f"Job {job['job']} on {_on_a_line(job['host'])} {how} {when}{why}."

@@ -41,7 +41,7 @@ _WITH_BARS, _MOST_BEST, _MOST_REASONS, _LEAST_ENDS = 64, 3, 3, 3
 _STYLES = {"running": "green", "finished": "green", "failed": "red", "dead": "red", "interrupted": "yellow"}
 
 #: state of a job -> its style
-_JOB_STYLES = {"leads": "bold", "left": "dim", "vanished": "red"}
+_JOB_STYLES = {"leads": "bold", "left": "dim", "expelled": "red"}
 
 
 class RunWatch:

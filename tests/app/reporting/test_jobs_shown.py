@@ -54,14 +54,14 @@ def test_the_status_has_a_line_for_each_job(under_way):
         "Job 2 on node-2 leads: 2 ranks, block 2, trial 2, for 0:00:18.",
         "Job 4 on node-4: 2 ranks, block 4, trial 5, for 0:00:03.",
         "Job 1 on node-1 left 0:00:05 ago, after 0:00:15.",
-        "Job 3 on node-3 vanished 0:00:08 ago, after 0:00:10: it was silent for too long.",
+        "Job 3 on node-3 was expelled 0:00:08 ago, after 0:00:10: it was silent for too long.",
     ]
     assert "2 of 2 blocks busy" in status_lines(status(ledger))[1]
 
 
 def test_a_run_that_is_over_counts_its_jobs(over):
     lines = status_lines(status(read_ledger(over), at_work=False))
-    assert "Shared by 4 jobs (1 left early, 1 vanished)." in lines
+    assert "Shared by 4 jobs (1 left, 1 expelled)." in lines
     assert not [line for line in lines if line.startswith("Job ")]
 
 
@@ -96,10 +96,10 @@ def test_only_a_shared_run_has_jobs_in_its_status_and_results(under_way, tmp_pat
         (2, "leads", [{"trial": 2, "fold": 0}]),
         (4, "follows", [{"trial": 5, "fold": 0}]),
         (1, "left", []),
-        (3, "vanished", []),
+        (3, "expelled", []),
     ]
     assert json.loads(json.dumps(shared))["jobs"][0]["host"] == "node-2"
-    assert summarise(read_ledger(under_way))["jobs"] == {"here": 2, "left": 1, "vanished": 1}
+    assert summarise(read_ledger(under_way))["jobs"] == {"here": 2, "left": 1, "expelled": 1}
     assert "jobs" not in summarise(Ledger(UNDER_WAY))
     write_results(tmp_path, Ledger(UNDER_WAY))
     assert "job" not in (tmp_path / "results.csv").read_text().splitlines()[0].split(",")
@@ -146,7 +146,7 @@ def test_a_pipe_gets_a_line_for_each_job_that_comes_or_goes(over):
         "job 1 on node-1 joins: 2 ranks, block 1",
         "job 2 on node-2 joins: 2 ranks, block 2",
         "job 3 on node-3 joins: 2 ranks, block 3",
-        "job 3 on node-3 has vanished: it was silent for too long",
+        "job 3 on node-3 is expelled: it was silent for too long",
         "job 2 coordinates: term 2",
         "job 1 on node-1 leaves",
         "job 4 on node-4 joins: 2 ranks, block 4",
