@@ -180,7 +180,7 @@ def _settings(ledger: Ledger) -> dict[str, Any]:
     """Return dotted name -> setting of a run."""
     settings, identity = ledger.settings, ledger.identity.plain
     plan = {name: value for name, value in settings.plan.plain.items() if name not in identity}
-    found = {**settings.plain, "plan": plan, **identity, "n_blocks": ledger.sessions[-1].n_blocks}
+    found = {**settings.plain, "plan": plan, **identity, "n_blocks": ledger.n_blocks}
     return _flat({name: value for name, value in found.items() if name not in _ELSEWHERE})
 
 

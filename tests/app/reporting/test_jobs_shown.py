@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from nnlo_opt.app.analysis.frames import assignments_frame, trials_frame
+from nnlo_opt.app.reporting.follow import JournalFollower
 from nnlo_opt.app.reporting.jobs import jobs_of
 from nnlo_opt.app.reporting.lines import ProgressLines
 from nnlo_opt.app.reporting.page_data import page_data
@@ -19,7 +20,7 @@ from nnlo_opt.core.coordinator.instructions import SearchPlan
 from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.journal import load_events
 from nnlo_opt.core.trials.ledger import Ledger
-from tests.helpers.shared_run import shared_run
+from tests.helpers.shared_run import SharedRun, shared_run
 from tests.helpers.stories import SEARCH, UNDER_WAY, begun
 
 
@@ -151,6 +152,22 @@ def test_a_pipe_gets_a_line_for_each_job_that_comes_or_goes(over):
         "job 1 on node-1 leaves",
         "job 4 on node-4 joins: 2 ranks, block 4",
     ]
+
+
+def test_who_follows_the_journal_hears_of_each_event_once_whoever_leads(tmp_path):
+    heard, shared = [], SharedRun(tmp_path)
+    follower = JournalFollower(tmp_path / "journal.jsonl", lambda event, ledger: heard.append(event))
+    for _ in range(2):
+        shared.join()
+        shared.turns(3)
+        follower.read()
+    shared.jobs[1].leave()
+    for _ in range(60):
+        shared.turns(1)
+        follower.read()
+    assert follower.ledger.term == 2
+    assert follower.ledger.complete
+    assert heard == load_events(tmp_path / "journal.jsonl")
 
 
 def test_a_listing_counts_the_jobs_of_a_run_under_way(under_way, over, printed):

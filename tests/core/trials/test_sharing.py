@@ -15,7 +15,7 @@ from nnlo_opt.core.trials.run_directory import RunRequest, open_run
 from nnlo_opt.core.trials.run_lock import may_be_at_work
 from nnlo_opt.core.trials.sharing import FOLDER, may_be_shared_now
 from tests.helpers.refusals import check_refused
-from tests.helpers.shared_run import shared_run
+from tests.helpers.shared_run import SharedRun, shared_run
 
 
 def says(run, job, *lines, ago_s=0.0):
@@ -72,3 +72,12 @@ def test_a_link_in_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "run" / FOLDER).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigurationError, match="a link"):
         open_run(RunRequest(root=tmp_path, name="run", overwrite=True), "run")
+
+
+def test_journals_of_earlier_terms_can_be_removed_once_nobody_works(tmp_path, printed):
+    run = shared_run(tmp_path / "run", ends=True)
+    assert "1 earlier journal (" in printed("clean", run, "--yes")
+    assert sorted(path.name for path in (run / FOLDER).glob("journal-*")) == ["journal-2"]
+    assert os.path.samefile(run / FOLDER / "journal-2/journal.jsonl", run / "journal.jsonl")
+    SharedRun(run).join()  # it finds that the search is complete
+    assert "left alone" in printed("clean", run, "--yes")
