@@ -503,6 +503,8 @@ class CoordinatorState:
             waits_for_decision=self.plan.pruning is not None,
             pause_epochs=self.policy.pause_epochs(trial.number),
             first=trial.first_epochs.get(fold, -1),
+            term=self.ledger.term,
+            before=[a.identity for a in trial.assignments[:-1] if a.fold == fold] if self.ledger.term else [],
         )
         self._send(team.index, order)
 

@@ -9,7 +9,8 @@ from nnlo_opt.core.base.files import atomic_path, atomic_write, make_directory, 
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.jobs.files import MOST_JOURNAL_BYTES, MOST_NEW_BYTES, SharedFiles
 from nnlo_opt.core.trials.journal import Journal
-from nnlo_opt.core.trials.run_directory import JOBS_NAME, JOURNAL_NAME
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.core.trials.sharing import FOLDER
 from nnlo_opt.core.trials.sync_mark import MARK_NAME
 
 
@@ -22,7 +23,7 @@ class FolderFiles(SharedFiles):
 
     def __init__(self, run: Path) -> None:
         self._run = SafePath(run)
-        self._folder = self._run / JOBS_NAME
+        self._folder = self._run / FOLDER
         make_directory(self._folder)
 
     def create(self, name: str, data: bytes) -> bool:

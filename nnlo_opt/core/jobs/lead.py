@@ -14,8 +14,8 @@ from typing import Protocol
 
 from nnlo_opt.core.base.clock import Clock
 from nnlo_opt.core.base.errors import ProtocolError
-from nnlo_opt.core.comm.codec import from_json
 from nnlo_opt.core.comm.messages import AssignmentMessage, Message
+from nnlo_opt.core.jobs.accepted import checked_report
 from nnlo_opt.core.jobs.files import MOST_JOURNAL_BYTES, SharedFiles, journal_name, log_name, orders_name, term_name
 from nnlo_opt.core.jobs.lines import (
     JOB_LINES,
@@ -271,7 +271,7 @@ class Lead:
 
     def _hear(self, job: int, term: int, line: Reported, reports: list[Report]) -> None:
         try:
-            message = from_json(line.message)
+            message = checked_report(line)
         except ProtocolError as error:
             logger.warning("ignored a line of job %d: %s", job, error)
             return

@@ -23,7 +23,7 @@ from nnlo_opt.core.base.files import atomic_write, make_directory
 from nnlo_opt.core.base.records import without_collection
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.base.spelling import either, spelled
-from nnlo_opt.core.trials import deaths, unrecorded
+from nnlo_opt.core.trials import deaths, sharing, unrecorded
 from nnlo_opt.core.trials.events import RunStarted
 from nnlo_opt.core.trials.identity import RunIdentity
 from nnlo_opt.core.trials.journal import Journal, JournalWriter, load_events
@@ -35,8 +35,6 @@ from nnlo_opt.core.trials.sync_mark import MARK_NAME
 JOURNAL_NAME = "journal.jsonl"
 #: folder of all runs
 RUNS = "checkpoints"
-#: folder of the files by which jobs share a run
-JOBS_NAME = "jobs"
 #: folder for requests of commands to the running search
 INBOX_NAME = "inbox"
 #: seconds to wait for the lock: ranks of a killed mpirun survive for 1.5-3.5 s
@@ -45,7 +43,7 @@ LOCK_TIMEOUT_S = 15.0
 INTERRUPTED_NAME = "run.interrupted"
 #: folders and files of a run directory; the journal comes last
 _FOLDERS = (
-    "trials", "logs", "timeline", "figures", "tensorboard", INBOX_NAME, deaths.FOLDER, unrecorded.FOLDER
+    "trials", "logs", "timeline", "figures", "tensorboard", INBOX_NAME, deaths.FOLDER, unrecorded.FOLDER, sharing.FOLDER
 )  # fmt: skip
 _FILES = (
     "config.json", "results.csv", "summary.json", "report.html", "timeline.json", "optuna.log", INTERRUPTED_NAME,
@@ -269,7 +267,7 @@ def refuse_existing(request: RunRequest) -> None:
 
 def is_shared(request: RunRequest) -> bool:
     """Return True if jobs share the run, or have shared it (`core.jobs`)."""
-    return request.name is not None and (request.place / request.name / JOBS_NAME).is_dir()
+    return request.name is not None and (request.place / request.name / sharing.FOLDER).is_dir()
 
 
 def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str]:
@@ -326,6 +324,7 @@ def open_run(request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOU
         try:
             make_directory(path)
             check_files(path)
+            sharing.refuse_shared(path)
             lock = RunLock(path, lock_timeout_s)
             on_error.callback(lock.close)
             shown, syncs = request.root / name, not request.is_temporary
