@@ -7,16 +7,19 @@ still holds then are lost. The same holds for a job that leaves, or that is expe
 
 import logging
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 from nnlo_opt.core.base.clock import Clock
 from nnlo_opt.core.base.errors import ProtocolError
-from nnlo_opt.core.comm.codec import from_json
 from nnlo_opt.core.comm.messages import AssignmentMessage, Message
+from nnlo_opt.core.jobs.accepted import checked_report
 from nnlo_opt.core.jobs.files import MOST_JOURNAL_BYTES, SharedFiles, journal_name, log_name, orders_name, term_name
 from nnlo_opt.core.jobs.lines import (
     JOB_LINES,
+    Admitted,
     Beat,
     Expelled,
     Follows,
@@ -25,6 +28,7 @@ from nnlo_opt.core.jobs.lines import (
     Left,
     LogReader,
     LogWriter,
+    Order,
     Ordered,
     Reported,
 )
@@ -51,10 +55,14 @@ class Report:
 
 
 class Search(Protocol):
-    """What coordinates the search while this job leads; a base class, for the last two methods."""
+    """What coordinates the search while this job leads; a base class, with answers of its own."""
 
     def opening(self, events: list[ev.Event], time_s: float) -> list[ev.Event]:
         """Return the events of a start of the run, after `events`; the first is a `RunStarted`."""
+
+    def asks_for_more(self, is_complete: bool) -> bool:
+        """Return True if this job goes on with a search that was over when it came, complete or stopped."""
+        return False
 
     def step(self, lead: "Lead", reports: list[Report]) -> None:
         """Record the consequences of `lead.take_news()` and of `reports`, all before this returns; then send orders."""
@@ -92,10 +100,19 @@ class Lead:
         job: number of this job.
         copy: journal of the term before.
         search: what coordinates.
+        silent: jobs that count as gone already, and how they have been watched.
     """
 
     def __init__(
-        self, files: SharedFiles, clock: Clock, timing: Timing, term: int, job: int, copy: Copy, search: Search
+        self,
+        files: SharedFiles,
+        clock: Clock,
+        timing: Timing,
+        term: int,
+        job: int,
+        copy: Copy,
+        search: Search,
+        silent: Mapping[int, Watch] = MappingProxyType({}),
     ) -> None:
         self._files, self._clock, self._timing, self._search = files, clock, timing, search
         self.term, self.job = term, job
@@ -104,7 +121,7 @@ class Lead:
         last_s = max((event.time_s for event in events), default=0.0)
         #: seconds of the run at second 0 of the monotonic clock; times never go back, whatever the clocks say
         self._zero_s = max(clock.unix_s() - first_unix_s, last_s) - clock.monotonic_s()
-        self._copy = copy
+        self._copy, self._silent = copy, dict(silent)
         self._logs: dict[int, _Observed] = {}
         self._orders: dict[int, LogWriter] = {}
         #: jobs that follow this term, and so get orders
@@ -143,14 +160,14 @@ class Lead:
         self._files.publish(journal_name(self.term))
         while self._files.read(log_name(number := len(self._logs) + 1)) is not None:
             reader = LogReader(self._files, log_name(number), JOB_LINES)
-            self._logs[number] = _Observed(reader, Watch(self._timing), Pace(self._timing))
+            self._logs[number] = _Observed(reader, self._silent.pop(number, Watch(self._timing)), Pace(self._timing))
         now_s = self._clock.monotonic_s()
         due = [job for job, log in self._logs.items() if log.waiting or not log.pace.left_s(now_s)]
         return [report for job in due if job not in self.roster.left for report in self._read(job)]
 
-    def record(self, *events: ev.Event) -> None:
-        """Write events to the journal. OSError: it cannot be written."""
-        self._journal.append(events)
+    def record(self, *events: ev.Event, durable: bool = True) -> None:
+        """Write events to the journal, as `Journal.append`. OSError: it cannot be written."""
+        self._journal.append(events, durable=durable)
         for event in events:
             self.roster.apply(event)
 
@@ -193,7 +210,7 @@ class Lead:
         self._journal.close()
         return len(self._files.read(journal_name(self.term), most=MOST_JOURNAL_BYTES) or b"")
 
-    def _order(self, job: int, *orders: Ordered | Expelled) -> None:
+    def _order(self, job: int, *orders: Order) -> None:
         if job not in self._orders:
             self._orders[job] = LogWriter(self._files, orders_name(job, self.term))
         self._orders[job].append(*orders)
@@ -246,6 +263,8 @@ class Lead:
                 self._let_go(job, line.term)
                 if line.term == self.term:
                     self.present.add(job)
+                    numbers = self.roster.ranks(job).start, self.roster.teams(job).start
+                    self._order(job, Admitted(first_rank=numbers[0], first_team=numbers[1]))
                 else:
                     self.present.discard(job)
             case Left():
@@ -255,7 +274,7 @@ class Lead:
 
     def _hear(self, job: int, term: int, line: Reported, reports: list[Report]) -> None:
         try:
-            message = from_json(line.message)
+            message = checked_report(line)
         except ProtocolError as error:
             logger.warning("ignored a line of job %d: %s", job, error)
             return

@@ -5,6 +5,7 @@ The same code applies events in a live run and in a replay of its journal, so a 
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -130,25 +131,33 @@ class Ledger:
         return _SIGNS[self.direction]
 
     @property
+    def is_shared(self) -> bool:
+        """True if the last start is a term of jobs that share the run."""
+        return bool(self.sessions and self.sessions[-1].term)
+
+    @property
     def jobs_here(self) -> list[JoinedJob]:
         """Jobs that have joined and not left; none unless several jobs share the run."""
         return [job for job in self.jobs.values() if job.is_here]
 
     def job_of(self, assignment: Assignment) -> JoinedJob | None:
-        """Return the job to which an assignment was made; None for one of a run that no other job could join."""
-        return next((job for job in self.jobs.values() if job.had(assignment.number, assignment.team)), None)
+        """Return the job whose team got an assignment; None if no jobs shared the run then."""
+        jobs = [*self.jobs.values()]
+        place = bisect_right(jobs, assignment.team, key=lambda job: job.teams.start) - 1
+        job = jobs[place] if place >= 0 else None
+        return job if job is not None and job.had(assignment.number, assignment.team) else None
 
     @property
     def n_blocks(self) -> int:
         """Number of blocks of the last start, or of the jobs that are here."""
-        if self.sessions and not self.sessions[-1].term:
+        if self.sessions and not self.is_shared:
             return self.sessions[-1].n_blocks
         return sum(len(job.blocks) for job in self.jobs_here)
 
     @property
     def n_ranks(self) -> int:
         """Number of ranks of the last start, or of the jobs that are here."""
-        if self.sessions and not self.sessions[-1].term:
+        if self.sessions and not self.is_shared:
             return self.sessions[-1].n_ranks
         return sum(job.n_ranks for job in self.jobs_here)
 
@@ -294,6 +303,7 @@ class Ledger:
             team=event.team,
             n_ranks=event.n_ranks,
             assigned_at_s=event.time_s,
+            term=self.term,
         )
         self.assignments.append(assignment)
         trial.assignments.append(assignment)
