@@ -17,6 +17,7 @@ from nnlo_opt.core.comm.loopback import LoopbackNetwork
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.jobs.files import begun_name, journal_name, log_name, term_name
 from nnlo_opt.core.jobs.job import Job
+from nnlo_opt.core.jobs.lead import VANISHED
 from nnlo_opt.core.jobs.lines import JOB_LINES, Follows, Reported
 from nnlo_opt.core.jobs.liveness import Timing
 from nnlo_opt.core.jobs.relay import Relay
@@ -118,6 +119,9 @@ class FewTrials:
         self._n_trials = n_trials
         self._star = None
 
+    def asks_for_more(self, is_complete):
+        return False
+
     def opening(self, events, time_s):
         started = ev.RunStarted(time_s=time_s, unix_s=1e6, n_ranks=1, n_blocks=1, identity={})
         n_before = sum(isinstance(event, ev.TrialSuggested) for event in events)
@@ -129,6 +133,12 @@ class FewTrials:
         self._attempts = Counter(e.trial for e in events if isinstance(e, ev.FoldAssigned))
         missing = [completed(trial, figure, time_s) for trial, figure in figures.items() if trial not in ended]
         return [started, *missing, *(ev.TrialSuggested(time_s=time_s, trial=trial, point={}) for trial in new)]
+
+    def refuses(self, job):
+        return ""
+
+    def cause_of(self, job):
+        return VANISHED
 
     def step(self, lead, reports):
         self._star = self._star or Star(lead)

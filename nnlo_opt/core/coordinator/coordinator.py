@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from nnlo_opt.core.base.clock import Clock
@@ -19,7 +19,7 @@ from nnlo_opt.core.coordinator.state import CoordinatorState
 from nnlo_opt.core.search.base import TrialRecord
 from nnlo_opt.core.space.space import Point
 from nnlo_opt.core.trials.events import Event, RunCompleted, RunPreempted
-from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.core.trials.journal import JournalWriter
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import UnrecordedFold
 
@@ -53,7 +53,7 @@ class CoordinatorSetup(Frozen):
 
     #: state machine that decides
     state: CoordinatorState
-    journal: Journal
+    journal: JournalWriter
     #: transport of rank 0 to all ranks
     ranks: Transport
     search: Search
@@ -66,6 +66,8 @@ class CoordinatorSetup(Frozen):
     on_shared: Callable[[SharedFilesChanged], None] = lambda changed: None
     #: returns the users' requests since its last call; all consequences of earlier ones have been written
     requests: Callable[[], Sequence[ins.CoordinatorEvent]] = tuple
+    #: sends a job away that shares the run, for a reason
+    expel: Callable[[int, str], None] = lambda job, why: None
     #: called with an enqueued point that the search refuses, and the reason
     on_declined: Callable[[Point, str], None] = lambda point, why: None
 
@@ -117,6 +119,12 @@ class Coordinator:
         points = [request for request in requests if isinstance(request, ins.Enqueue)]
         others = [request for request in requests if not isinstance(request, ins.Enqueue)]
         self._carry_out([todo for event in (*points, begin, *others) for todo in self._decide(event)])
+
+    def take_jobs(self, recorded: Sequence[Event], present: Collection[int]) -> None:
+        """Take in that jobs have come or gone; `recorded` is in the journal. The fields are those of `JobsChanged`."""
+        todo = self._decide(ins.JobsChanged(recorded=tuple(recorded), present=frozenset(present)))
+        self._tell_observers(recorded)
+        self._carry_out(todo)
 
     def preempt(self, reason: str, grace_s: float) -> None:
         """End this start within `grace_s` seconds; a second call is ignored."""
@@ -208,6 +216,8 @@ class Coordinator:
                     self._setup.search.enqueue(instruction.point)
                 case ins.Ask():
                     self._setup.search.request_suggestion(instruction.number)
+                case ins.Expel():
+                    self._setup.expel(instruction.job, instruction.reason)
                 case ins.GiveUp():
                     raise NnloError(instruction.reason)
                 case ins.FinishRun():
@@ -237,6 +247,9 @@ class Coordinator:
                 f"nothing is lost. Make the run directory writable again, then add `{spelled('opt_restore', True)}` "
                 "to resume."
             ) from error
+        self._tell_observers(events)
+
+    def _tell_observers(self, events: Sequence[Event]) -> None:
         for observer in self._setup.observers:
             for event in events:
                 observer.observe(event, self._state.ledger)

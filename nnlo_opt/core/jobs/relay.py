@@ -57,6 +57,9 @@ class Relay(Workplace):
         self._transport, self._teams, self._clock, self._on_preemption = transport, teams, clock, on_preemption
         #: monotonic time from which on `let_go` stops folds that have written no checkpoint; any thread may set it
         self.stop_at_s = math.inf
+        #: numbers of this job's first rank and first team among those of all jobs; None before it is admitted. A job
+        #: that joins anew keeps the first ones, because its files have them
+        self.numbers: tuple[int, int] | None = None
         #: (rank, order), from the job's thread to the main thread
         self._orders: deque[tuple[int, msg.Message]] = deque()
         #: (rank, message), from the main thread to the job's thread
@@ -86,6 +89,11 @@ class Relay(Workplace):
             self._bury_teams()
         return worked
 
+    @property
+    def has_arrived(self) -> bool:
+        """True if ranks have sent messages that the job's thread has not taken; any thread may ask."""
+        return bool(self._arrived)
+
     def _take_in(self, received: Received) -> None:
         match received.message:
             case PreemptionHeard():
@@ -112,6 +120,9 @@ class Relay(Workplace):
     @property
     def is_busy(self) -> bool:
         return bool(self._under_way or self._arrived or self._again)
+
+    def admit(self, first_rank: int, first_team: int) -> None:
+        self.numbers = self.numbers or (first_rank, first_team)
 
     def take(self, term: int, rank: int, message: msg.Message) -> None:
         if not isinstance(message, ACCEPTED) or not any(rank in team.world_ranks for team in self._teams):

@@ -56,7 +56,8 @@ class Roster:
         self.held: dict[int, Held] = {}
         #: time of the latest event
         self.last_s = 0.0
-        self.is_complete = False
+        #: True if the search is complete, and if it is that or was stopped
+        self.is_complete = self.is_over = False
         for event in events:
             self.apply(event)
 
@@ -65,9 +66,9 @@ class Roster:
         self.last_s = max(self.last_s, event.time_s)
         match event:
             case ev.RunStarted():
-                self.is_complete = False
-            case ev.RunCompleted():
-                self.is_complete = True
+                self.is_complete = self.is_over = False
+            case ev.RunCompleted() | ev.RunPreempted():
+                self.is_over, self.is_complete = True, isinstance(event, ev.RunCompleted)
             case ev.TermBegan():
                 self.term, self.leader = event.term, event.job
             case ev.JobJoined():

@@ -37,6 +37,7 @@ from nnlo_opt.core.trials.journal import (
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.core.trials.run_lock import RunLock
+from nnlo_opt.core.trials.sharing import refuse_shared
 from nnlo_opt.core.trials.sync_mark import read_mark
 
 
@@ -229,9 +230,10 @@ def repair(run: Path) -> tuple[Salvage, SafePath] | None:
     """Repair the journal of `run`; return the result and the path of the damaged journal; None if it is valid.
 
     Raises:
-        ConfigurationError: a coordinator is running.
+        ConfigurationError: a coordinator is running, or jobs share the run now.
         JournalError: nothing can be salvaged.
     """
+    refuse_shared(run)
     with closing(RunLock(run, timeout_s=0.0)):
         path = SafePath(run) / JOURNAL_NAME
         mark = read_mark(path)

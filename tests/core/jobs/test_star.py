@@ -23,14 +23,17 @@ from nnlo_opt.core.jobs.star import Star
 from nnlo_opt.core.trials import events as ev
 from nnlo_opt.testing import transport_conformance as conformance
 from tests.helpers.manual_clock import ManualClock
+from tests.helpers.many_jobs import FewTrials
 from tests.helpers.shared_disk import Client, Disk
 from tests.helpers.steps import fold_finished
 
 
-class Coordinating:
+class Coordinating(FewTrials):
     """Search that only passes messages."""
 
-    star = None
+    def __init__(self):
+        super().__init__(0)
+        self.star = None
 
     def opening(self, events, time_s):
         return [ev.RunStarted(time_s=time_s, unix_s=1e6, n_ranks=1, n_blocks=1, identity={})]

@@ -29,7 +29,8 @@ from nnlo_opt.core.comm.topology import Team
 from nnlo_opt.core.comm.transport import Received, Transport
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.trials import checkpoint, manifest
-from nnlo_opt.core.trials.checkpoint import Checkpoint, fold_directory
+from nnlo_opt.core.trials.attempts import ordered_directory, take_over
+from nnlo_opt.core.trials.checkpoint import HISTORY_NAME, Checkpoint
 from nnlo_opt.core.trials.figure import figure_so_far, measured
 from nnlo_opt.core.trials.objectives import Comparison, pick
 from nnlo_opt.core.update_rules.rule import Answer
@@ -291,7 +292,7 @@ class MasterAssignment:
             "ended_because": instruction.reason,
             "kept_epoch": instruction.kept_epoch,
         }
-        atomic_write(self.checkpoints.directory / "history.json", json.dumps(history, indent=1))
+        atomic_write(self.checkpoints.directory / HISTORY_NAME, json.dumps(history, indent=1))
         return msg.FoldFinished(
             assignment=self.order.assignment,
             figure_of_merit=values[comparison.objectives[0].name],
@@ -356,9 +357,9 @@ class Master:
             raise ProtocolError(f"Assignment {order.assignment} came while {under_way} is under way.")
         self.taken = order.assignment
         waited_s = None if self._idle_since_s is None else self._setup.clock.monotonic_s() - self._idle_since_s
-        directory, ends = fold_directory(self._setup.directory, order.trial, order.fold), self._endpoints
+        directory, ends = ordered_directory(self._setup.directory, order), self._endpoints
         try:
-            resumed = checkpoint.load_latest(directory)
+            resumed = take_over(self._setup.directory, order, checkpoint.load_latest)
             state = self._state(order, ends, resumed)
         except Exception as error:
             self._unrecorded[order.assignment] = directory
