@@ -77,7 +77,7 @@ PURE_DATA: dict[str, str] = {
 }
 #: folder -> its modules that decide: besides, no file, clock, process or random state of its own
 PURE_DECISIONS: dict[str, str] = {
-    "core.coordinator": "ending instructions outcomes policy membership state suggestions",
+    "core.coordinator": "ending instructions outcomes policy membership shared_state state suggestions",
     "core.jobs": "liveness roster",
     "core.block": "exchange.rounds master.instructions master.state master.submaster_state",
     "core.search": "random design encoding genetic grid start_points curves pruners pruning racing targets warm_start "

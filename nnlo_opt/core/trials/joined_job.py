@@ -30,6 +30,8 @@ class JoinedJob:
     #: numbers of its teams, from 0 for the first job
     teams: range
     joined_at_s: float
+    #: number of the first assignment that it may have
+    first_assignment: int
     #: time at which it left; None while it is here
     left_at_s: float | None = None
     #: why it left; empty if it did so by itself
@@ -42,9 +44,13 @@ class JoinedJob:
         """True until it leaves."""
         return self.left_at_s is None
 
+    def had(self, assignment: int, team: int) -> bool:
+        """Return True if this assignment to this team was made to it."""
+        return team in self.teams and assignment >= self.first_assignment
+
     @classmethod
-    def after(cls, last: "JoinedJob | None", event: JobJoined) -> "JoinedJob":
-        """Return the job of this event, numbered on after the last job that joined before it, if any."""
+    def after(cls, last: "JoinedJob | None", event: JobJoined, n_assignments: int) -> "JoinedJob":
+        """Return the job of this event, numbered on after the last one before it, if any, and after assignments."""
         rank, block, team = (last.ranks.stop, last.blocks.stop, last.teams.stop) if last else (0, 1, 0)
         return cls(
             number=event.job,
@@ -57,6 +63,7 @@ class JoinedJob:
             blocks=range(block, block + event.n_blocks),
             teams=range(team, team + event.n_teams),
             joined_at_s=event.time_s,
+            first_assignment=n_assignments,
         )
 
     def leave(self, event: JobLeft) -> None:

@@ -141,12 +141,10 @@ class Ledger:
         return [job for job in self.jobs.values() if job.is_here]
 
     def job_of(self, assignment: Assignment) -> JoinedJob | None:
-        """Return the job whose team got an assignment; None if no jobs shared the run then."""
+        """Return the job to which an assignment was made; None for one of a run that no other job could join."""
         jobs = [*self.jobs.values()]
         place = bisect_right(jobs, assignment.team, key=lambda job: job.teams.start) - 1
-        job = jobs[place] if place >= 0 else None
-        is_of_job = job is not None and assignment.team in job.teams and assignment.assigned_at_s >= job.joined_at_s
-        return job if is_of_job else None
+        return jobs[place] if place >= 0 and jobs[place].had(assignment.number, assignment.team) else None
 
     @property
     def n_blocks(self) -> int:
@@ -257,7 +255,8 @@ class Ledger:
     def _job_joined(self, event: ev.JobJoined) -> None:
         if event.job in self.jobs:
             raise ProtocolError(f"Job {event.job} has joined twice.")
-        self.jobs[event.job] = JoinedJob.after(next(reversed(self.jobs.values()), None), event)
+        last = next(reversed(self.jobs.values()), None)
+        self.jobs[event.job] = JoinedJob.after(last, event, len(self.assignments))
 
     def _job_left(self, event: ev.JobLeft) -> None:
         if event.job not in self.jobs or not self.jobs[event.job].is_here:
