@@ -9,7 +9,7 @@ from nnlo_opt.core.base.records import MAX_INTEGER
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.codec import from_json
 from nnlo_opt.core.comm.run_messages import SharedFilesChanged
-from nnlo_opt.core.jobs.lines import Ordered, Reported
+from nnlo_opt.core.jobs.lines import Reported
 from nnlo_opt.core.space.space import Space
 
 #: messages that a coordinator may send to the masters of a job
@@ -21,24 +21,20 @@ _REPORTS = (
 )  # fmt: skip
 
 
-def checked_order(order: Ordered, space: Space, *, term: int, n_fold: int, n_ranks: int) -> msg.AssignmentMessage:
-    """Return the message of an order.
+def checked_order(message: msg.Message, space: Space, *, term: int, n_fold: int) -> msg.AssignmentMessage:
+    """Return a message for a master of this job.
 
     Args:
-        order: line of an orders file.
+        message: message of an orders file.
         space: search space of this job; its constraint is not evaluated.
-        term: term that the job follows, whose file the line is from.
+        term: term that the job follows, whose file the message is from.
         n_fold: number of folds of a trial.
-        n_ranks: number of ranks of this job.
 
     Raises:
         ProtocolError: it is not an order that this job may obey.
     """
-    message = from_json(order.message)
     if not isinstance(message, _ORDERS):
         raise ProtocolError(f"{type(message).__name__} is not an order.")
-    if order.rank >= n_ranks:
-        raise ProtocolError(f"An order is for rank {order.rank} of a job of {n_ranks}.")
     _check("assignment", message.assignment)
     if isinstance(message, msg.RunFold):
         _check("trial", message.trial)
