@@ -77,9 +77,6 @@ class CheckedRelay(Relay):
     #: term of the last order
     term = 0
 
-    def admit(self, first_rank, first_team):
-        pass
-
     def take(self, term, rank, message):
         if isinstance(message, msg.RunFold) and message.point.get("term", term) != term:
             raise Violation(f"an order of term {message.point['term']} was obeyed in term {term}")

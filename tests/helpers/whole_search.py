@@ -1,7 +1,7 @@
 """The coordinator of the product in a job that leads, for the model in `many_jobs`: what a driver puts together."""
 
 from nnlo_opt.core.coordinator.coordinator import Coordinator, CoordinatorSetup
-from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.coordinator.instructions import JobsChanged, SearchPlan
 from nnlo_opt.core.coordinator.shared_state import SharedCoordinatorState, why_refused
 from nnlo_opt.core.jobs.lead import Search
 from nnlo_opt.core.jobs.star import Star
@@ -28,12 +28,13 @@ class Points:
 
 
 class OfLead:
-    """Journal and clock of a term, for its coordinator."""
+    """Journal, clock and jobs of a term, for its coordinator."""
 
     path = "journal.jsonl"
 
     def __init__(self, lead, ledger):
         self._lead, self._ledger = lead, ledger
+        self._present = frozenset()
 
     def append(self, events, *, durable=True):
         self._lead.record(*events)
@@ -43,6 +44,13 @@ class OfLead:
 
     def unix_s(self):
         return self._ledger.first_start_unix_s + self._lead.now_s
+
+    def jobs(self):
+        news, present = tuple(self._lead.take_news()), frozenset(self._lead.present)
+        if not news and present == self._present:
+            return None
+        self._present = present
+        return JobsChanged(recorded=news, present=present)
 
 
 class WholeSearch(Search):
@@ -62,8 +70,6 @@ class WholeSearch(Search):
     def step(self, lead, reports):
         if lead is not self._lead:
             self._begin(lead)
-        else:
-            self._coordinator.take_jobs(lead.take_news(), lead.present)
         self._star.deliver(reports)
         while self._coordinator.step():
             pass
@@ -91,7 +97,7 @@ class WholeSearch(Search):
                 search=Points(),
                 clock=of_lead,
                 observers=[self],
+                jobs=of_lead.jobs,
             )
         )
-        self._coordinator.take_jobs(lead.take_news(), lead.present)
         self._coordinator.begin()

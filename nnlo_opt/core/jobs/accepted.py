@@ -13,7 +13,7 @@ from nnlo_opt.core.jobs.lines import Ordered, Reported
 from nnlo_opt.core.space.space import Space
 
 #: messages that a coordinator may send to the masters of a job
-_ORDERS = (msg.RunFold, msg.GoOn, msg.PauseFold, msg.PreemptFold, msg.StopFold, msg.FoldRecorded)
+ORDERS = (msg.RunFold, msg.GoOn, msg.PauseFold, msg.PreemptFold, msg.StopFold, msg.FoldRecorded)
 #: messages that the ranks of a job may send to the coordinator
 _REPORTS = (
     msg.FoldStarted, msg.EpochReported, msg.FoldFinished, msg.FoldStopped, msg.FoldPaused, msg.FoldFailed,
@@ -21,23 +21,23 @@ _REPORTS = (
 )  # fmt: skip
 
 
-def checked_order(order: Ordered, space: Space, *, term: int, n_fold: int, n_ranks: int) -> msg.AssignmentMessage:
+def checked_order(order: Ordered, term: int, *, space: Space, n_fold: int, n_ranks: int) -> msg.AssignmentMessage:
     """Return the message of an order.
 
     Args:
         order: line of an orders file.
-        space: search space of this job; its constraint is not evaluated.
         term: term that the job follows, whose file the line is from.
+        space: search space of this job; its constraint is not evaluated.
         n_fold: number of folds of a trial.
-        n_ranks: number of ranks of this job.
+        n_ranks: number of ranks of this job; a single process plays two.
 
     Raises:
         ProtocolError: it is not an order that this job may obey.
     """
     message = from_json(order.message)
-    if not isinstance(message, _ORDERS):
+    if not isinstance(message, ORDERS):
         raise ProtocolError(f"{type(message).__name__} is not an order.")
-    if order.rank >= n_ranks:
+    if order.rank >= max(n_ranks, 2):
         raise ProtocolError(f"An order is for rank {order.rank} of a job of {n_ranks}.")
     _check("assignment", message.assignment)
     if isinstance(message, msg.RunFold):

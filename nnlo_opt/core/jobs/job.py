@@ -4,6 +4,7 @@
 operations on files, for any time, and continue: whatever it does then is in files that nobody counts any more.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from nnlo_opt.core.base.clock import Clock
@@ -69,6 +70,7 @@ class Job:
         search: what coordinates if this job leads.
         timing: times of jobs.
         host: name of the machine.
+        accept: returns the message of an order of a term; ProtocolError if this job may not obey it.
         shape: how its ranks form teams, as in `Joined`; by default one rank is one team.
     """
 
@@ -81,10 +83,11 @@ class Job:
         *,
         timing: Timing = DEFAULT_TIMING,
         host: str = "",
+        accept: Callable[[Ordered, int], Message] = lambda order, term: from_json(order.message),
         **shape: int,
     ) -> None:
         self._files, self._clock, self._workplace, self._search = files, clock, workplace, search
-        self._timing = timing
+        self._timing, self._accept = timing, accept
         self._host, self._shape = host, {"n_ranks": 1, "n_teams": 1, **shape}
         self._terms = Terms(files)
         #: number of this job
@@ -295,7 +298,7 @@ class Job:
     def _take(self, order: Order) -> None:
         match order:
             case Ordered():
-                self._workplace.take(self._following, order.rank, from_json(order.message))
+                self._workplace.take(self._following, order.rank, self._accept(order, self._following))
             case Admitted():
                 self._workplace.admit(order.first_rank, order.first_team)
             case Expelled():

@@ -19,12 +19,11 @@ from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.run_messages import PreemptionHeard, Prepared
 from nnlo_opt.core.comm.topology import Team
 from nnlo_opt.core.comm.transport import Received, Transport
+from nnlo_opt.core.jobs.accepted import ORDERS
 from nnlo_opt.core.jobs.job import Workplace
 
 logger = logging.getLogger(__name__)
 
-#: messages that a job accepts for its masters; a file that others can write must not make it do anything else
-ACCEPTED = (msg.RunFold, msg.GoOn, msg.PauseFold, msg.PreemptFold, msg.StopFold, msg.FoldRecorded)
 #: messages that end an assignment
 _ENDS = (msg.FoldFinished, msg.FoldFailed, msg.FoldStopped, msg.FoldPaused)
 
@@ -125,7 +124,7 @@ class Relay(Workplace):
         self.numbers = self.numbers or (first_rank, first_team)
 
     def take(self, term: int, rank: int, message: msg.Message) -> None:
-        if not isinstance(message, ACCEPTED) or not any(rank in team.world_ranks for team in self._teams):
+        if not isinstance(message, ORDERS) or not any(rank in team.world_ranks for team in self._teams):
             raise ProtocolError(f"This job does not accept {type(message).__name__} for rank {rank}.")
         if rank in self._dead:
             return  # the coordinator is about to hear of it

@@ -23,7 +23,7 @@ ORDERS = [RUN, *(kind(assignment=7) for kind in (msg.GoOn, msg.PauseFold, msg.Pr
 
 
 def checked(message, rank=0):
-    return checked_order(Ordered(rank=rank, message=message), SPACE, term=2, n_fold=2, n_ranks=3)
+    return checked_order(Ordered(rank=rank, message=message), 2, space=SPACE, n_fold=2, n_ranks=3)
 
 
 @pytest.mark.parametrize("order", [*ORDERS, msg.FoldRecorded(assignment=0)], ids=lambda order: type(order).__name__)

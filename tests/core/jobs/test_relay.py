@@ -229,7 +229,7 @@ def test_a_job_that_joins_anew_reports_its_dead_again(ranks):
 
 
 def test_two_threads_lose_and_double_nothing(ranks):
-    n_folds, told = 100, []
+    n_folds, told = 40, []
     until_s = time.monotonic() + 60.0
 
     def work():

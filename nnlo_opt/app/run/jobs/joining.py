@@ -20,12 +20,16 @@ from nnlo_opt.app.run.start.identity import check_same
 from nnlo_opt.app.run.start.inquiry import Inquiry
 from nnlo_opt.app.run.start.one_start import Start
 from nnlo_opt.app.run.start.script_folders import folders_of
+from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, NOTHING_BEGUN
 from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.comm.transport import wait_until
 from nnlo_opt.core.coordinator.ending import PAUSE_PART, WALLTIME_PAUSE_PART
 from nnlo_opt.core.coordinator.instructions import Budget
+from nnlo_opt.core.jobs.accepted import checked_order
 from nnlo_opt.core.jobs.job import Job
+from nnlo_opt.core.jobs.lines import Ordered
 from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING, Timing
 from nnlo_opt.core.jobs.relay import Relay
 from nnlo_opt.core.trials.run_directory import RunDirectory
@@ -124,6 +128,7 @@ class JoiningStart(Start):
             self._search,
             timing=Timing.with_limit(driver.options.join_s or DEFAULT_TIMING.limit_s),
             host=run.host,
+            accept=self._order_of(findings),
             n_ranks=driver.topology.world_size,
             n_teams=len(driver.topology.teams),
             n_blocks=driver.topology.n_blocks,
@@ -144,6 +149,13 @@ class JoiningStart(Start):
             raise
         driver.ranks.have_stopped()
         return run.path, self._code_of_end()
+
+    def _order_of(self, findings: Findings) -> Callable[[Ordered, int], Message]:
+        """Return the function that takes the message from an order of a term, if this job may obey it."""
+        driver, space = self._driver, self._driver.space_of(findings)
+        assert space is not None, "jobs share searches only"
+        n_fold, n_ranks = driver.options.plan.n_fold, driver.topology.world_size
+        return partial(checked_order, space=space, n_fold=n_fold, n_ranks=n_ranks)
 
     def _code_of_end(self) -> int:
         if self._code is not None:
