@@ -17,7 +17,7 @@ from nnlo_opt.core.comm.loopback import LoopbackNetwork
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.jobs.files import begun_name, journal_name, log_name, term_name
 from nnlo_opt.core.jobs.job import Job
-from nnlo_opt.core.jobs.lead import VANISHED
+from nnlo_opt.core.jobs.lead import Search
 from nnlo_opt.core.jobs.lines import JOB_LINES, Follows, Reported
 from nnlo_opt.core.jobs.liveness import Timing
 from nnlo_opt.core.jobs.relay import Relay
@@ -30,6 +30,7 @@ from nnlo_opt.core.trials.ledger import Ledger
 from tests.helpers.shared_disk import Client, Disk, Violation
 from tests.helpers.steps import fold_finished
 from tests.helpers.stories import completed, finished
+from tests.helpers.whole_search import WholeSearch
 
 TIMING = Timing(beat_s=2.0, limit_s=8.0, settle_s=2.0)
 #: seconds that a fold takes
@@ -66,14 +67,20 @@ class Plan:
     late_s: float = 2.0
     names_late_s: float = 5.0
     n_trials: int = 3
+    #: True for the coordinator of the product, which does not write its term into points
+    is_whole: bool = False
 
 
 class CheckedRelay(Relay):
     """Relay that checks which orders are obeyed."""
 
+    #: term of the last order
+    term = 0
+
     def take(self, term, rank, message):
-        if message.point["term"] != term:
+        if isinstance(message, msg.RunFold) and message.point.get("term", term) != term:
             raise Violation(f"an order of term {message.point['term']} was obeyed in term {term}")
+        self.term = term
         super().take(term, rank, message)
 
 
@@ -92,14 +99,14 @@ class Team:
         while (received := self._orders.poll()) is not None:
             if isinstance(received.message, msg.RunFold):
                 self._begin(received.message)
-            elif self._work is not None:
+            elif isinstance(received.message, msg.StopFold | msg.PreemptFold) and self._work is not None:
                 self._end(msg.FoldStopped(assignment=received.message.assignment))
         if self._work is not None and self._process.world.disk.now_s >= self._work[1]:
             self._end(fold_finished(self._work[0].assignment, float(self._work[2])))
         self.relay.turn()
 
     def _begin(self, order):
-        process, world, term = self._process, self._process.world, order.point["term"]
+        process, world, term = self._process, self._process.world, self.relay.term
         if self._work is not None:
             raise Violation("a team got a fold while it trains another one")
         if any(other[1:3] == (term, order.assignment) for other in world.trainings):
@@ -112,7 +119,7 @@ class Team:
         self._work = None
 
 
-class FewTrials:
+class FewTrials(Search):
     """Coordinator of a search with a few trials of one fold."""
 
     def __init__(self, n_trials):
@@ -133,12 +140,6 @@ class FewTrials:
         self._attempts = Counter(e.trial for e in events if isinstance(e, ev.FoldAssigned))
         missing = [completed(trial, figure, time_s) for trial, figure in figures.items() if trial not in ended]
         return [started, *missing, *(ev.TrialSuggested(time_s=time_s, trial=trial, point={}) for trial in new)]
-
-    def refuses(self, job):
-        return ""
-
-    def cause_of(self, job):
-        return VANISHED
 
     def step(self, lead, reports):
         self._star = self._star or Star(lead)
@@ -197,7 +198,7 @@ class Process(threading.Thread):
         self.turn.acquire()
         try:
             team, files = Team(self), Client(self.world.disk, self.number, self.before)
-            search = FewTrials(self.world.plan.n_trials)
+            search = (WholeSearch if self.world.plan.is_whole else FewTrials)(self.world.plan.n_trials)
             self.check_alive()
             self.job = Job(files, self, team.relay, search, timing=TIMING)
             while self.job.step():

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from nnlo_opt.core.base.clock import Clock
@@ -66,8 +66,10 @@ class CoordinatorSetup(Frozen):
     on_shared: Callable[[SharedFilesChanged], None] = lambda changed: None
     #: returns the users' requests since its last call; all consequences of earlier ones have been written
     requests: Callable[[], Sequence[ins.CoordinatorEvent]] = tuple
-    #: sends a job away that shares the run, for a reason
-    expel: Callable[[int, str], None] = lambda job, why: None
+    #: in a run that several jobs share: returns what has become of them since its last call; None if nothing has
+    jobs: Callable[[], ins.JobsChanged | None] = lambda: None
+    #: sends a job away, see `instructions.Expel`; `jobs` tells it at once
+    expel: Callable[[int, str], None] = lambda job, reason: None
     #: called with an enqueued point that the search refuses, and the reason
     on_declined: Callable[[Point, str], None] = lambda point, why: None
 
@@ -118,13 +120,7 @@ class Coordinator:
         # Points already in the inbox are suggested first.
         points = [request for request in requests if isinstance(request, ins.Enqueue)]
         others = [request for request in requests if not isinstance(request, ins.Enqueue)]
-        self._carry_out([todo for event in (*points, begin, *others) for todo in self._decide(event)])
-
-    def take_jobs(self, recorded: Sequence[Event], present: Collection[int]) -> None:
-        """Take in that jobs have come or gone; `recorded` is in the journal. The fields are those of `JobsChanged`."""
-        todo = self._decide(ins.JobsChanged(recorded=tuple(recorded), present=frozenset(present)))
-        self._tell_observers(recorded)
-        self._carry_out(todo)
+        self._carry_out([*self._take_jobs(), *(i for event in (*points, begin, *others) for i in self._decide(event))])
 
     def preempt(self, reason: str, grace_s: float) -> None:
         """End this start within `grace_s` seconds; a second call is ignored."""
@@ -136,7 +132,7 @@ class Coordinator:
 
         First all decisions are made, then written to the journal at once, then carried out.
         """
-        todo: list[ins.Instruction] = []
+        todo = self._take_jobs()
         if len(self._setup.ranks.lost) > self._n_lost:
             self._n_lost = len(self._setup.ranks.lost)
             todo += self._decide(ins.RanksDied(ranks=frozenset(self._setup.ranks.lost)))
@@ -194,6 +190,14 @@ class Coordinator:
             raise ProtocolError(f"Rank {received.source} is in no team. Received: {received.message}.")
         return self._decide(ins.FromMaster(team=team, message=received.message))
 
+    def _take_jobs(self) -> list[ins.Instruction]:
+        """Handle what has become of jobs, before anything else: it is in the journal already."""
+        if (changed := self._setup.jobs()) is None:
+            return []
+        todo = self._decide(changed)
+        self._show(changed.recorded)
+        return todo
+
     def _decide(self, event: ins.CoordinatorEvent) -> list[ins.Instruction]:
         return self._state.handle(event, self.now_s)
 
@@ -216,13 +220,15 @@ class Coordinator:
                     self._setup.search.enqueue(instruction.point)
                 case ins.Ask():
                     self._setup.search.request_suggestion(instruction.number)
-                case ins.Expel():
-                    self._setup.expel(instruction.job, instruction.reason)
                 case ins.GiveUp():
                     raise NnloError(instruction.reason)
                 case ins.FinishRun():
                     self.finished_because, self.is_complete = instruction.reason, instruction.complete
                     self.all_stopped = instruction.all_stopped
+                case ins.Expel():
+                    self._setup.expel(instruction.job, instruction.reason)
+        if any(isinstance(instruction, ins.Expel) for instruction in todo):
+            self._carry_out(self._take_jobs())
 
     def _record_of(self, tell: ins.Tell) -> TrialRecord:
         sign = -1.0 if self._state.plan.direction == "max" else 1.0
@@ -247,9 +253,9 @@ class Coordinator:
                 f"nothing is lost. Make the run directory writable again, then add `{spelled('opt_restore', True)}` "
                 "to resume."
             ) from error
-        self._tell_observers(events)
+        self._show(events)
 
-    def _tell_observers(self, events: Sequence[Event]) -> None:
+    def _show(self, events: Sequence[Event]) -> None:
         for observer in self._setup.observers:
             for event in events:
                 observer.observe(event, self._state.ledger)

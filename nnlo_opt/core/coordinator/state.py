@@ -6,7 +6,7 @@ that it justifies: an `Append` precedes every `Send`.
 
 Only the state has references to the parts, which do not know each other: `membership` has teams, blocks and
 assignments; `suggestions` has points for future trials; `ending` has the phase of the run; `policy` judges trials.
-`outcomes` converts what has happened to events and reports.
+`outcomes` converts what has happened to events, orders and reports.
 """
 
 import logging
@@ -20,7 +20,15 @@ from nnlo_opt.core.comm.topology import Team, Topology
 from nnlo_opt.core.coordinator import instructions as ins
 from nnlo_opt.core.coordinator.ending import Ending, Phase, grace_times, walltime_times
 from nnlo_opt.core.coordinator.membership import Membership, TeamState
-from nnlo_opt.core.coordinator.outcomes import completion, event_of, fold_to_give_up, loss_of, recorded_late, report_of
+from nnlo_opt.core.coordinator.outcomes import (
+    completion,
+    event_of,
+    fold_to_give_up,
+    loss_of,
+    order_of,
+    recorded_late,
+    report_of,
+)
 from nnlo_opt.core.coordinator.policy import Policy
 from nnlo_opt.core.coordinator.suggestions import SuggestionBuffer
 from nnlo_opt.core.search.base import Suggestion
@@ -30,9 +38,6 @@ from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import Assignment, AssignmentEnd, Trial, TrialState, UnrecordedFold
 
 logger = logging.getLogger(__name__)
-
-#: events that no message depends on: losing them in a crash does no harm, so they are not synced
-_NEWS: tuple[type, ...] = (ev.FoldBegan, ev.EpochEnded)
 
 
 class CoordinatorState:
@@ -101,7 +106,7 @@ class CoordinatorState:
             self.suggestions.ready.clear()
         if not self._events:
             return self._instructions
-        durable = any(not isinstance(made, _NEWS) for made in self._events)
+        durable = any(not isinstance(made, ev.NEWS) for made in self._events)
         return [ins.Append(events=tuple(self._events), durable=durable), *self._instructions]
 
     def _take(self, event: ins.CoordinatorEvent) -> None:
@@ -493,20 +498,9 @@ class CoordinatorState:
             n_ranks=len(team.world_ranks),
         )
         self._record(assigned)
-        self.membership.assignment_of_team[team.index] = self.ledger.assignments[number]
-        order = msg.RunFold(
-            assignment=number,
-            trial=trial.number,
-            fold=fold,
-            attempt=attempt,
-            point=trial.point,
-            waits_for_decision=self.plan.pruning is not None,
-            pause_epochs=self.policy.pause_epochs(trial.number),
-            first=trial.first_epochs.get(fold, -1),
-            term=self.ledger.term,
-            before=[a.identity for a in trial.assignments[:-1] if a.fold == fold] if self.ledger.term else [],
-        )
-        self._send(team.index, order)
+        self.membership.assignment_of_team[team.index] = assignment = self.ledger.assignments[number]
+        pause_epochs, waits = self.policy.pause_epochs(trial.number), self.plan.pruning is not None
+        self._send(team.index, order_of(assignment, trial, pause_epochs, waits=waits))
 
     # ------------------------------------------------------------ time
 

@@ -55,7 +55,7 @@ class Report:
 
 
 class Search(Protocol):
-    """What coordinates the search while this job leads."""
+    """What coordinates the search while this job leads; a base class, for the last two methods."""
 
     def opening(self, events: list[ev.Event], time_s: float) -> list[ev.Event]:
         """Return the events of a start of the run, after `events`; the first is a `RunStarted`."""
@@ -68,9 +68,11 @@ class Search(Protocol):
 
     def refuses(self, job: ev.JobJoined) -> str:
         """Return why a job that wants to join cannot work for this search; empty if it can."""
+        return ""
 
     def cause_of(self, job: int) -> tuple[str, bool]:
-        """Return why a job may have vanished, and whether that counts against its trials; by default `VANISHED`."""
+        """Return why a job may have vanished, and whether that counts against its trials."""
+        return VANISHED
 
 
 @dataclass(slots=True)

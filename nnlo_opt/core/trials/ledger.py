@@ -145,8 +145,7 @@ class Ledger:
         jobs = [*self.jobs.values()]
         place = bisect_right(jobs, assignment.team, key=lambda job: job.teams.start) - 1
         job = jobs[place] if place >= 0 else None
-        is_of_job = job is not None and assignment.team in job.teams and assignment.assigned_at_s >= job.joined_at_s
-        return job if is_of_job else None
+        return job if job is not None and job.had(assignment.number, assignment.team) else None
 
     @property
     def n_blocks(self) -> int:

@@ -487,7 +487,7 @@ class ObjectiveRank:
             if msg.StopFold in attempt.heard:
                 self.results.forget(order.assignment)
                 result = msg.FoldStopped(assignment=order.assignment)
-        goes_on = isinstance(result, msg.FoldFailed) and result.by_chance
+        goes_on = result.by_chance if isinstance(result, msg.FoldFailed) else msg.StopFold not in attempt.heard
         if not (goes_on or isinstance(result, msg.FoldPaused | msg.FoldFinished)):
             self._unneeded[order.assignment] = self._folder(order)
         self._orders.send(ROOT, result)

@@ -16,24 +16,21 @@ from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.comm.transport import Received
 from nnlo_opt.core.jobs.folder import FolderFiles
 from nnlo_opt.core.jobs.job import Job
-from nnlo_opt.core.jobs.lead import Report
+from nnlo_opt.core.jobs.lead import Report, Search
 from nnlo_opt.core.jobs.relay import Relay
 from nnlo_opt.core.jobs.roster import Roster
 from nnlo_opt.core.jobs.star import Star
 from nnlo_opt.core.trials import events as ev
 from nnlo_opt.testing import transport_conformance as conformance
 from tests.helpers.manual_clock import ManualClock
-from tests.helpers.many_jobs import FewTrials
 from tests.helpers.shared_disk import Client, Disk
 from tests.helpers.steps import fold_finished
 
 
-class Coordinating(FewTrials):
+class Coordinating(Search):
     """Search that only passes messages."""
 
-    def __init__(self):
-        super().__init__(0)
-        self.star = None
+    star = None
 
     def opening(self, events, time_s):
         return [ev.RunStarted(time_s=time_s, unix_s=1e6, n_ranks=1, n_blocks=1, identity={})]

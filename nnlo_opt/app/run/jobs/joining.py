@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nnlo_opt.app.run.jobs.leading import LeadingSearch, TermSearch
 from nnlo_opt.app.run.jobs.shared_run import SharedRun
+from nnlo_opt.app.run.start.begin import JobPlace
 from nnlo_opt.app.run.start.driver import Driver
 from nnlo_opt.app.run.start.end import Ending
 from nnlo_opt.app.run.start.identity import check_same
@@ -144,9 +145,7 @@ class JoiningStart(Start):
             if self._thread.error is not None:
                 raise self._thread.error
         except BaseException:
-            # Others need not wait until this job counts as gone.
-            self._thread.leave(at_once=True)
-            self._thread.join(CLOSE_S)
+            self._leave_at_once()
             raise
         driver.ranks.have_stopped()
         return run.path, self._code_of_end()
@@ -215,7 +214,8 @@ class JoiningStart(Start):
         seen = self._refuse_another()
         scripts = folders_of(driver.options, seen, driver.say)
         self._beginning.directory = seen
-        self._beginning.open_on_ranks(seen, self._findings, scripts, first_rank, first_team)
+        place = JobPlace(first_rank, first_team, f"job {self._thread.number} on {self._run.host}")
+        self._beginning.open_on_ranks(seen, self._findings, scripts, place=place)
         self._is_open = True
         leader = seen.ledger.leader
         if leader != self._thread.number:
@@ -247,10 +247,16 @@ class JoiningStart(Start):
         self._running = running
         self._search.is_concluded = True
 
+    def _leave_at_once(self) -> None:
+        """Say that this job has left, so that others need not wait until it counts as gone."""
+        self._thread.leave(at_once=True)
+        self._thread.join(CLOSE_S)
+
     def _last_words(self) -> str:
         self._driver.console.hide_bottom()
         if self._beginning.directory is None:
             return NOTHING_BEGUN
+        self._leave_at_once()
         return (
             f"Job {self._thread.number} has left `{self._run.shown}`, which goes on in other jobs; the same command "
             "joins it again."

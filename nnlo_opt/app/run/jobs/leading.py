@@ -28,7 +28,7 @@ class TermSearch(RunningSearch):
     """
 
     def __init__(self, driver: Driver, directory: SharedRun, findings: Findings, asked: Asked, lead: jobs.Lead) -> None:
-        self._lead, self._star = lead, Star(lead)
+        self._lead, self._star, self._job = lead, Star(lead), lead.job
         #: jobs that followed this term at the last call of `take`
         self._present: frozenset[int] = frozenset()
         super().__init__(driver, directory, findings, asked.search, asked.plan)

@@ -22,9 +22,8 @@ from nnlo_opt.core.trials.run_directory import (
     RunRequest,
     check_files,
     is_shared,
-    not_writable,
 )
-from nnlo_opt.core.trials.run_lock import RunLock, may_be_at_work
+from nnlo_opt.core.trials.run_lock import RunLock, may_be_at_work, not_writable
 
 
 class TermJournal:

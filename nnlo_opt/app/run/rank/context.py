@@ -94,14 +94,14 @@ class ProcessContext:
         if output is not None and watchdog is not None and self.exit_code_file is None:
             watchdog.tell_of_sigterm(lambda rank_died: output.tell_at_the_end(text(), rank_died=rank_died))
 
-    def open(self, run: Path, topology: Topology, first_rank: int = 0, first_team: int = 0) -> None:
+    def open(self, run: Path, topology: Topology, first_rank: int = 0, first_team: int = 0, job: str = "") -> None:
         """From now on write log, timeline and notes of deaths to the run directory. Call it from the main thread.
 
-        `first_rank` and `first_team`: as in `OpenRun`.
+        `first_rank`, `first_team` and `job`: as in `OpenRun`.
         """
         if self.output is not None:
             self.output.open_log(run, first_rank)
-        self.timeline.open(run, first_rank)
+        self.timeline.open(run, first_rank, job)
         if self.watchdog is not None:
             places = run, first_rank, first_team
             _begin_watch(self.watchdog, topology, *places, tells_work=self.tells_work)

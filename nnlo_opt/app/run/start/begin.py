@@ -38,6 +38,17 @@ from nnlo_opt.engine.runtime.process import code_of_user
 from nnlo_opt.engine.runtime.timeline import clear_parts
 
 
+class JobPlace(NamedTuple):
+    """Place of a job among all that share the run; the fields are those of `OpenRun`."""
+
+    first_rank: int = 0
+    first_team: int = 0
+    job: str = ""
+
+
+ALONE = JobPlace()
+
+
 class Beginning:
     """Beginning of a start.
 
@@ -142,14 +153,9 @@ class Beginning:
             self._say(f"No journal in `{directory.shown}`: starting a new run.")
 
     def open_on_ranks(
-        self,
-        directory: RunDirectory,
-        findings: Findings,
-        scripts: ScriptFolders,
-        first_rank: int = 0,
-        first_team: int = 0,
+        self, directory: RunDirectory, findings: Findings, scripts: ScriptFolders, *, place: JobPlace = ALONE
     ) -> None:
-        """Have all ranks write to the run from now on; `first_rank` and `first_team`: as in `OpenRun`."""
+        """Have all ranks write to the run from now on; `place`: this job among those that share the run."""
         options, context = self._driver.options, self._driver.context
         if context.timeline.keeps and not options.joins:
             clear_parts(directory.path)
@@ -167,8 +173,9 @@ class Beginning:
             is_temporary=options.run.is_temporary,
             made={} if findings.data is None else findings.data.made,
             scripts=scripts,
-            first_rank=first_rank,
-            first_team=first_team,
+            first_rank=place.first_rank,
+            first_team=place.first_team,
+            job=place.job,
         )
         self._driver.ranks.open_run(opened, self._topology)
         if options.monitor and findings.is_objective:
@@ -176,7 +183,7 @@ class Beginning:
         if options.keep_weights and not findings.pauses and options.command is None:
             self._say("`--keep-weights` has no effect: an objective without `checkpoint` keeps its weights by itself.")
         context.say_at_the_end(self._last_words)
-        context.open(directory.path, self._topology, first_rank, first_team)
+        context.open(directory.path, self._topology, *place)
 
     def started(
         self, directory: RunDirectory, findings: Findings, asked: "Asked", time_s: float | None = None

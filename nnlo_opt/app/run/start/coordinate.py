@@ -42,6 +42,9 @@ class RunningSearch:
         plan: plan of the search.
     """
 
+    #: number of this job if jobs share the run, else 0
+    _job = 0
+
     def __init__(
         self, driver: Driver, directory: RunDirectory, findings: Findings, search: Search, plan: SearchPlan
     ) -> None:
@@ -58,7 +61,8 @@ class RunningSearch:
         self._traceback = ""
         options, say = driver.options, driver.say
         state = self._state(plan)
-        self._inbox = inbox = Inbox(directory.path, driver.space_of(findings), directory.ledger, options.grace_s, say)
+        space = driver.space_of(findings)
+        self._inbox = inbox = Inbox(directory.path, space, directory.ledger, options.grace_s, say, self._job)
         self.coordinator = coordinator = Coordinator(
             CoordinatorSetup(
                 state=state,

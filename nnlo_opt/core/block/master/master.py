@@ -77,6 +77,8 @@ class MasterAssignment:
     began_s: float
     #: True if the workers have begun, and so may have their own weights
     has_begun: bool = False
+    #: True once the coordinator has stopped it, because its trial has ended
+    is_stopped: bool = False
 
     def start(self) -> None:
         """Tell the workers to build the model and load their shards."""
@@ -409,6 +411,7 @@ class Master:
                 instructions = assignment.state.preempt()
                 assignment.weights.recall()
             case msg.StopFold():
+                assignment.is_stopped = True
                 instructions = assignment.state.stop()
         for instruction in instructions:
             ending = assignment.carry_out(instruction, Received(COORDINATOR, message, None))
@@ -465,8 +468,9 @@ class Master:
     def _end(self, assignment: MasterAssignment, message: msg.Message) -> None:
         """Clean up an ended assignment, and send the coordinator `message`."""
         order = assignment.order
-        if not isinstance(message, msg.FoldPaused):
-            # The checkpoints of a paused assignment are kept even when the journal has its end.
+        goes_on = isinstance(message, msg.FoldStopped) and not assignment.is_stopped
+        if not (goes_on or isinstance(message, msg.FoldPaused)):
+            # The checkpoints of a paused or preempted assignment are kept even when the journal has its end.
             self._unrecorded[order.assignment] = assignment.checkpoints.directory
         if isinstance(message, msg.FoldFinished):
             self.results.add(order, message)
