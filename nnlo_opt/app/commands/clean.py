@@ -20,6 +20,7 @@ from nnlo_opt.app.run.options.kinds import FLAG
 from nnlo_opt.app.run.options.table import BY_NAME, Option
 from nnlo_opt.core.base.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
 from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.jobs.repaired import repair_shared
 from nnlo_opt.core.trials.attempts import left_in
 from nnlo_opt.core.trials.kept_weights import FILES_NAME, WeightKeeper, best_trials
 from nnlo_opt.core.trials.ledger import Ledger
@@ -51,7 +52,7 @@ def repair(parser: Parser, argv: Sequence[str]) -> None:
     journal.jsonl.damaged-1, -2, ….
     """
     run = parser.values_of_run(argv, "").run
-    repaired = repair_journal(run)
+    repaired = repair_shared(run) if (run / JOBS).exists() else repair_journal(run)
     if repaired is None:
         print(f"`{run / JOURNAL_NAME}` is sound: nothing to repair.")
         return

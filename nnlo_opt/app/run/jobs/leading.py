@@ -10,7 +10,7 @@ from nnlo_opt.app.run.start.driver import Driver
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.comm.topology import Team
 from nnlo_opt.core.comm.transport import Transport
-from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.coordinator.instructions import JobsChanged, SearchPlan
 from nnlo_opt.core.coordinator.shared_state import SharedCoordinatorState, why_refused
 from nnlo_opt.core.coordinator.state import CoordinatorState
 from nnlo_opt.core.jobs import lead as jobs
@@ -29,7 +29,7 @@ class TermSearch(RunningSearch):
 
     def __init__(self, driver: Driver, directory: SharedRun, findings: Findings, asked: Asked, lead: jobs.Lead) -> None:
         self._lead, self._star, self._job = lead, Star(lead), lead.job
-        #: jobs that followed this term at the last call of `take`
+        #: jobs that followed this term at the last call of `_jobs_changed`
         self._present: frozenset[int] = frozenset()
         super().__init__(driver, directory, findings, asked.search, asked.plan)
 
@@ -45,19 +45,17 @@ class TermSearch(RunningSearch):
         """Do nothing: a job that has to end leaves, and the search goes on in others."""
 
     def _begin(self) -> None:
-        self._take_jobs()
         self.coordinator.begin()
 
     def _expel(self, job: int, why: str) -> None:
         self._lead.expel(job, why, counts=False)
-        self._take_jobs()
 
-    def _take_jobs(self) -> None:
-        """Take in which jobs have come or gone."""
+    def _jobs_changed(self) -> JobsChanged | None:
         news, present = self._lead.take_news(), frozenset(self._lead.present)
-        if news or present != self._present:
-            self._present = present
-            self.coordinator.take_jobs(news, present)
+        if not news and present == self._present:
+            return None
+        self._present = present
+        return JobsChanged(recorded=tuple(news), present=present)
 
     @property
     def free_teams(self) -> Sequence[Team]:
@@ -67,7 +65,6 @@ class TermSearch(RunningSearch):
         """Take in what jobs have done, until there is nothing more to decide."""
         if self.coordinator.finished_because:
             return
-        self._take_jobs()
         self._star.deliver(reports)
         while not self.coordinator.finished_because and self._step():
             pass

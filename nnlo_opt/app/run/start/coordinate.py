@@ -16,7 +16,7 @@ from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.comm.topology import Team
 from nnlo_opt.core.comm.transport import Transport, wait_until
 from nnlo_opt.core.coordinator.coordinator import Coordinator, CoordinatorSetup, Search
-from nnlo_opt.core.coordinator.instructions import LastEnd, SearchPlan
+from nnlo_opt.core.coordinator.instructions import JobsChanged, LastEnd, SearchPlan
 from nnlo_opt.core.coordinator.state import CoordinatorState
 from nnlo_opt.core.trials import unrecorded
 from nnlo_opt.core.trials.deaths import first_by_team, read_notes, remove_notes
@@ -75,6 +75,7 @@ class RunningSearch:
                 on_shared=lambda changed: say(changed_text(changed)),
                 requests=lambda: [*inbox(), *self._host.requests()],
                 on_declined=inbox.decline,
+                jobs=self._jobs_changed,
                 expel=self._expel,
             )
         )
@@ -96,6 +97,10 @@ class RunningSearch:
     def _reach(self) -> Transport:
         """Return the transport to all ranks."""
         return self._ranks.transport
+
+    def _jobs_changed(self) -> JobsChanged | None:
+        """Return None: no other job shares the run."""
+        return None
 
     def _expel(self, job: int, why: str) -> None:
         """Do nothing: no other job shares the run."""

@@ -94,19 +94,11 @@ class Inbox:
         ledger: the trials so far.
         grace_s: seconds for running trials to write a checkpoint before a requested end.
         say: prints a line for the user.
-        job: number of this job if jobs share the run, else 0.
     """
 
     def __init__(
-        self,
-        run: Path,
-        space: Space | None,
-        ledger: Ledger,
-        grace_s: float,
-        say: Callable[[str, TextIO | None], None],
-        job: int = 0,
+        self, run: Path, space: Space | None, ledger: Ledger, grace_s: float, say: Callable[[str, TextIO | None], None]
     ) -> None:
-        self._job = job
         self._folder = SafePath(run) / INBOX_NAME
         self._space = space
         self._ledger = ledger
@@ -178,8 +170,10 @@ class Inbox:
 
     def _is_for_us(self, owner: dict[str, Any]) -> bool:
         """Return True if a request to stop was not made for an earlier start of the run."""
-        last = owner.get("job")
-        return last >= self._job > 0 if isinstance(last, int) else owner == this_process()
+        if self._ledger.is_shared:  # and this job leads
+            last = owner.get("job")
+            return isinstance(last, int) and last >= self._ledger.leader
+        return owner == this_process()
 
     def _point_of(self, name: str, request: Enqueue) -> ins.Enqueue | None:
         if self._space is None:
