@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from nnlo_opt.app.reporting.words import counted
 from nnlo_opt.app.run.jobs.leading import LeadingSearch, TermSearch
 from nnlo_opt.app.run.jobs.shared_run import SharedRun
 from nnlo_opt.app.run.start.begin import JobPlace
@@ -21,7 +22,7 @@ from nnlo_opt.app.run.start.inquiry import Inquiry
 from nnlo_opt.app.run.start.one_start import Start
 from nnlo_opt.app.run.start.script_folders import folders_of
 from nnlo_opt.app.run.workload.findings import Findings
-from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, NOTHING_BEGUN
+from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, NOTHING_BEGUN, NnloError
 from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.comm.transport import wait_until
@@ -69,6 +70,11 @@ class JobThread(threading.Thread):
     def number(self) -> int:
         """Number of the job; 0 before it has joined."""
         return 0 if self._job is None else self._job.number
+
+    @property
+    def expelled_because(self) -> str:
+        """Why the coordinator has sent this job away for good; empty if it has not."""
+        return "" if self._job is None else self._job.expelled_because
 
     @property
     def is_complete(self) -> bool | None:
@@ -160,6 +166,8 @@ class JoiningStart(Start):
     def _code_of_end(self) -> int:
         if self._code is not None:
             return self._code
+        if why := self._thread.expelled_because:
+            raise NnloError(f"The coordinator of `{self._run.shown}` has sent this job away: {why}")
         shown, is_complete = self._run.shown, self._thread.is_complete
         if is_complete is None:
             self._driver.say(f"Job {self._thread.number} has left; `{shown}` goes on in other jobs, or when one joins.")
@@ -220,8 +228,8 @@ class JoiningStart(Start):
         leader = seen.ledger.leader
         if leader != self._thread.number:
             driver.say(
-                f"Job {self._thread.number} of `{seen.shown}`: {len(driver.topology.teams)} teams join the search that "
-                f"job {leader} coordinates."
+                f"Job {self._thread.number} brings {counted(driver.topology.n_blocks, 'block')} to the search of "
+                f"`{seen.shown}`, which job {leader} coordinates."
             )
 
     def _refuse_another(self) -> RunDirectory:

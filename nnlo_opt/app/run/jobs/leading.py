@@ -28,7 +28,7 @@ class TermSearch(RunningSearch):
     """
 
     def __init__(self, driver: Driver, directory: SharedRun, findings: Findings, asked: Asked, lead: jobs.Lead) -> None:
-        self._lead, self._star, self._job = lead, Star(lead), lead.job
+        self._lead, self._star = lead, Star(lead)
         #: jobs that followed this term at the last call of `_jobs_changed`
         self._present: frozenset[int] = frozenset()
         super().__init__(driver, directory, findings, asked.search, asked.plan)

@@ -42,9 +42,6 @@ class RunningSearch:
         plan: plan of the search.
     """
 
-    #: number of this job if jobs share the run, else 0
-    _job = 0
-
     def __init__(
         self, driver: Driver, directory: RunDirectory, findings: Findings, search: Search, plan: SearchPlan
     ) -> None:
@@ -61,8 +58,7 @@ class RunningSearch:
         self._traceback = ""
         options, say = driver.options, driver.say
         state = self._state(plan)
-        space = driver.space_of(findings)
-        self._inbox = inbox = Inbox(directory.path, space, directory.ledger, options.grace_s, say, self._job)
+        self._inbox = inbox = Inbox(directory.path, driver.space_of(findings), directory.ledger, options.grace_s, say)
         self.coordinator = coordinator = Coordinator(
             CoordinatorSetup(
                 state=state,
