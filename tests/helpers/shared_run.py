@@ -28,6 +28,9 @@ class Team:
     def is_busy(self):
         return self._work is not None or bool(self._reports)
 
+    def admit(self, first_rank, first_team):
+        pass
+
     def take(self, term, rank, message):
         self._work = message, self._clock.now_s + WORK_S
         self._reports.append((0, msg.FoldStarted(assignment=message.assignment)))

@@ -46,11 +46,11 @@ class Timeline:
     def name(self, label: str) -> None:
         """Set the label of the rank in the timeline."""
 
-    def open(self, run_directory: Path, world_rank: int | None = None, job: str = "") -> None:
+    def open(self, run_directory: Path, first_rank: int = 0, job: str = "") -> None:
         """Set the run directory to write to; until then events are only kept in memory.
 
-        In a run that jobs share, `world_rank` is the number of the rank among those of all jobs, and `job` its job in
-        words.
+        In a run that jobs share, `first_rank` is the number of world rank 0 among the ranks of all jobs, and `job` its
+        job in words.
         """
 
     def flush(self) -> None:

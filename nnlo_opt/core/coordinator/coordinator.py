@@ -19,7 +19,7 @@ from nnlo_opt.core.coordinator.state import CoordinatorState
 from nnlo_opt.core.search.base import TrialRecord
 from nnlo_opt.core.space.space import Point
 from nnlo_opt.core.trials.events import Event, RunCompleted, RunPreempted
-from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.core.trials.journal import JournalWriter
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import UnrecordedFold
 
@@ -53,7 +53,7 @@ class CoordinatorSetup(Frozen):
 
     #: state machine that decides
     state: CoordinatorState
-    journal: Journal
+    journal: JournalWriter
     #: transport of rank 0 to all ranks
     ranks: Transport
     search: Search

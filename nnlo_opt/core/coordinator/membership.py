@@ -122,7 +122,7 @@ class Membership:
         Args:
             index: the team.
             alive: its ranks that are left.
-            world_ranks: its ranks that train, as in `messages.TeamReformed`; none if the team is SPARE.
+            world_ranks: its ranks that train, as in `messages.TeamReformed`; none if the team is SPARE or LOST.
             n_masters: number of masters among them.
 
         Raises:
@@ -137,7 +137,8 @@ class Membership:
             return
         if world_ranks:
             self.teams[index] = self.teams[index].replaced(world_ranks=tuple(world_ranks), n_masters=n_masters)
-        self._enter(index, TeamState.READY if world_ranks else TeamState.SPARE)
+        left = TeamState.SPARE if alive else TeamState.LOST
+        self._enter(index, TeamState.READY if world_ranks else left)
 
     def take_unrecorded(self, index: int) -> list[int]:
         """Return the dead ranks of a team that are not in the journal yet, in order, once."""

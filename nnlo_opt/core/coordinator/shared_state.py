@@ -7,6 +7,7 @@ expelled, the assignments that it still had have been lost, which is in the jour
 
 from collections.abc import Collection
 
+from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.comm.topology import NO_TEAMS, Topology
 from nnlo_opt.core.coordinator import instructions as ins
 from nnlo_opt.core.coordinator.ending import Phase
@@ -83,8 +84,14 @@ class SharedCoordinatorState(CoordinatorState):
     def _take(self, event: ins.CoordinatorEvent) -> None:
         if isinstance(event, ins.JobsChanged):
             self._take_jobs(event)
-        else:
+            return
+        try:
             super()._take(event)
+        except ProtocolError as error:
+            if not isinstance(event, ins.FromMaster):
+                raise
+            # Anyone who can write to its log may have said this; the next coordinator would hear it again.
+            self._expel(event.team, f"It reported what no team may report. {error}")
 
     def _take_jobs(self, event: ins.JobsChanged) -> None:
         lost: list[Assignment] = []
@@ -131,15 +138,21 @@ class SharedCoordinatorState(CoordinatorState):
 
     def _end_preempted(self, team_index: int) -> None:
         """Only a job that is about to leave stops what is wanted: it gets nothing more."""
-        job = self.ledger.job_of(self.membership.assignment_of_team[team_index])
         super()._end_preempted(team_index)
-        if job is not None:
-            self._set_away(job.number, is_away=True)
-            self._place_blocks(job.blocks)
+        job = self._job_of(team_index)
+        self._set_away(job.number, is_away=True)
+        self._place_blocks(job.blocks)
 
     def _take_stuck(self, assignment: Assignment, what: str) -> None:
         """Go on without the job."""
-        job = self.ledger.job_of(assignment)
-        if job is not None and job.number not in self._expelled:
+        self._expel(assignment.team, what)
+
+    def _expel(self, team_index: int, reason: str) -> None:
+        """Send the job of a team away, once."""
+        job = self._job_of(team_index)
+        if job.number not in self._expelled:
             self._expelled.add(job.number)
-            self._instructions.append(ins.Expel(job=job.number, reason=what))
+            self._instructions.append(ins.Expel(job=job.number, reason=reason))
+
+    def _job_of(self, team_index: int) -> JoinedJob:
+        return next(job for job in self.ledger.jobs.values() if team_index in job.teams)

@@ -39,9 +39,6 @@ from nnlo_opt.core.trials.trial import Assignment, AssignmentEnd, Trial, TrialSt
 
 logger = logging.getLogger(__name__)
 
-#: events that no message depends on: losing them in a crash does no harm, so they are not synced
-_NEWS: tuple[type, ...] = (ev.FoldBegan, ev.EpochEnded)
-
 
 class CoordinatorState:
     """Assigns folds of trials to teams, one trial per block at a time; requests suggestions ahead of need.
@@ -109,7 +106,7 @@ class CoordinatorState:
             self.suggestions.ready.clear()
         if not self._events:
             return self._instructions
-        durable = any(not isinstance(made, _NEWS) for made in self._events)
+        durable = any(not isinstance(made, ev.NEWS) for made in self._events)
         return [ins.Append(events=tuple(self._events), durable=durable), *self._instructions]
 
     def _take(self, event: ins.CoordinatorEvent) -> None:

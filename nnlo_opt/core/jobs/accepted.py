@@ -9,11 +9,11 @@ from nnlo_opt.core.base.records import MAX_INTEGER
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.codec import from_json
 from nnlo_opt.core.comm.run_messages import SharedFilesChanged
-from nnlo_opt.core.jobs.lines import Reported
+from nnlo_opt.core.jobs.lines import Ordered, Reported
 from nnlo_opt.core.space.space import Space
 
 #: messages that a coordinator may send to the masters of a job
-_ORDERS = (msg.RunFold, msg.GoOn, msg.PauseFold, msg.PreemptFold, msg.StopFold, msg.FoldRecorded)
+ORDERS = (msg.RunFold, msg.GoOn, msg.PauseFold, msg.PreemptFold, msg.StopFold, msg.FoldRecorded)
 #: messages that the ranks of a job may send to the coordinator
 _REPORTS = (
     msg.FoldStarted, msg.EpochReported, msg.FoldFinished, msg.FoldStopped, msg.FoldPaused, msg.FoldFailed,
@@ -21,20 +21,24 @@ _REPORTS = (
 )  # fmt: skip
 
 
-def checked_order(message: msg.Message, space: Space, *, term: int, n_fold: int) -> msg.AssignmentMessage:
-    """Return a message for a master of this job.
+def checked_order(order: Ordered, term: int, *, space: Space, n_fold: int, n_ranks: int) -> msg.AssignmentMessage:
+    """Return the message of an order.
 
     Args:
-        message: message of an orders file.
+        order: line of an orders file.
+        term: term that the job follows, whose file the line is from.
         space: search space of this job; its constraint is not evaluated.
-        term: term that the job follows, whose file the message is from.
         n_fold: number of folds of a trial.
+        n_ranks: number of ranks of this job; a single process plays two.
 
     Raises:
         ProtocolError: it is not an order that this job may obey.
     """
-    if not isinstance(message, _ORDERS):
+    message = from_json(order.message)
+    if not isinstance(message, ORDERS):
         raise ProtocolError(f"{type(message).__name__} is not an order.")
+    if order.rank >= max(n_ranks, 2):
+        raise ProtocolError(f"An order is for rank {order.rank} of a job of {n_ranks}.")
     _check("assignment", message.assignment)
     if isinstance(message, msg.RunFold):
         _check("trial", message.trial)

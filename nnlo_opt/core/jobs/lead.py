@@ -7,7 +7,9 @@ still holds then are lost. The same holds for a job that leaves, or that is expe
 
 import logging
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 from nnlo_opt.core.base.clock import Clock
@@ -17,6 +19,8 @@ from nnlo_opt.core.jobs.accepted import checked_report
 from nnlo_opt.core.jobs.files import MOST_JOURNAL_BYTES, SharedFiles, journal_name, log_name, orders_name, term_name
 from nnlo_opt.core.jobs.lines import (
     JOB_LINES,
+    Admitted,
+    Beat,
     Expelled,
     Follows,
     JobLine,
@@ -24,10 +28,12 @@ from nnlo_opt.core.jobs.lines import (
     Left,
     LogReader,
     LogWriter,
+    Order,
     Ordered,
     Reported,
 )
 from nnlo_opt.core.jobs.liveness import Timing, Watch
+from nnlo_opt.core.jobs.pace import Pace
 from nnlo_opt.core.jobs.roster import Roster
 from nnlo_opt.core.jobs.succession import Copy, begin
 from nnlo_opt.core.trials import events as ev
@@ -49,19 +55,25 @@ class Report:
 
 
 class Search(Protocol):
-    """What coordinates the search while this job leads."""
+    """What coordinates the search while this job leads; a base class, with answers of its own."""
 
     def opening(self, events: list[ev.Event], time_s: float) -> list[ev.Event]:
         """Return the events of a start of the run, after `events`; the first is a `RunStarted`."""
+
+    def asks_for_more(self, is_complete: bool) -> bool:
+        """Return True if this job goes on with a search that was over when it came, complete or stopped."""
+        return False
 
     def step(self, lead: "Lead", reports: list[Report]) -> None:
         """Record the consequences of `lead.take_news()` and of `reports`, all before this returns; then send orders."""
 
     def refuses(self, job: ev.JobJoined) -> str:
         """Return why a job that wants to join cannot work for this search; empty if it can."""
+        return ""
 
     def cause_of(self, job: int) -> tuple[str, bool]:
-        """Return why a job may have vanished, and whether that counts against its trials; by default `VANISHED`."""
+        """Return why a job may have vanished, and whether that counts against its trials."""
+        return VANISHED
 
 
 @dataclass(slots=True)
@@ -70,6 +82,7 @@ class _Observed:
 
     reader: LogReader[JobLine]
     watch: Watch
+    pace: Pace
     #: lines that were read and not taken in
     waiting: deque[JobLine] = field(default_factory=deque)
     #: term that the job follows at this point of its log
@@ -87,10 +100,19 @@ class Lead:
         job: number of this job.
         copy: journal of the term before.
         search: what coordinates.
+        silent: jobs that count as gone already, and how they have been watched.
     """
 
     def __init__(
-        self, files: SharedFiles, clock: Clock, timing: Timing, term: int, job: int, copy: Copy, search: Search
+        self,
+        files: SharedFiles,
+        clock: Clock,
+        timing: Timing,
+        term: int,
+        job: int,
+        copy: Copy,
+        search: Search,
+        silent: Mapping[int, Watch] = MappingProxyType({}),
     ) -> None:
         self._files, self._clock, self._timing, self._search = files, clock, timing, search
         self.term, self.job = term, job
@@ -99,7 +121,7 @@ class Lead:
         last_s = max((event.time_s for event in events), default=0.0)
         #: seconds of the run at second 0 of the monotonic clock; times never go back, whatever the clocks say
         self._zero_s = max(clock.unix_s() - first_unix_s, last_s) - clock.monotonic_s()
-        self._copy = copy
+        self._copy, self._silent = copy, dict(silent)
         self._logs: dict[int, _Observed] = {}
         self._orders: dict[int, LogWriter] = {}
         #: jobs that follow this term, and so get orders
@@ -131,16 +153,21 @@ class Lead:
         return self._zero_s + self._clock.monotonic_s()
 
     def step(self) -> list[Report]:
-        """Read all logs; return the reports that count. Their consequences must be recorded before the next call."""
+        """Read the logs that are due; return the reports that count.
+
+        Their consequences must be recorded before the next call.
+        """
         self._files.publish(journal_name(self.term))
         while self._files.read(log_name(number := len(self._logs) + 1)) is not None:
             reader = LogReader(self._files, log_name(number), JOB_LINES)
-            self._logs[number] = _Observed(reader, Watch(self._timing))
-        return [report for job in self._logs if job not in self.roster.left for report in self._read(job)]
+            self._logs[number] = _Observed(reader, self._silent.pop(number, Watch(self._timing)), Pace(self._timing))
+        now_s = self._clock.monotonic_s()
+        due = [job for job, log in self._logs.items() if log.waiting or not log.pace.left_s(now_s)]
+        return [report for job in due if job not in self.roster.left for report in self._read(job)]
 
-    def record(self, *events: ev.Event) -> None:
-        """Write events to the journal. OSError: it cannot be written."""
-        self._journal.append(events)
+    def record(self, *events: ev.Event, durable: bool = True) -> None:
+        """Write events to the journal, as `Journal.append`. OSError: it cannot be written."""
+        self._journal.append(events, durable=durable)
         for event in events:
             self.roster.apply(event)
 
@@ -163,11 +190,11 @@ class Lead:
         if job in self.roster.here:
             self._expel(job, reason, counts, Expelled(reason=reason))
 
-    def send(self, job: int, message: Message, rank: int = 0) -> None:
-        """Send a message to a rank of a job that is present; what it depends on has been recorded."""
+    def send(self, job: int, *orders: Ordered) -> None:
+        """Send messages at once to ranks of a job that is present; what they depend on has been recorded."""
         if job not in self.present:
             raise ProtocolError(f"Job {job} does not follow term {self.term}.")
-        self._order(job, Ordered(rank=rank, message=message.to_json()))
+        self._order(job, *orders)
 
     def end(self) -> bool:
         """Close the search, whose end is recorded; False if a later term decides, so that nothing may depend on it.
@@ -183,15 +210,17 @@ class Lead:
         self._journal.close()
         return len(self._files.read(journal_name(self.term), most=MOST_JOURNAL_BYTES) or b"")
 
-    def _order(self, job: int, *orders: Ordered | Expelled) -> None:
+    def _order(self, job: int, *orders: Order) -> None:
         if job not in self._orders:
             self._orders[job] = LogWriter(self._files, orders_name(job, self.term))
         self._orders[job].append(*orders)
 
     def _read(self, job: int) -> list[Report]:
         log, now_s = self._logs[job], self._clock.monotonic_s()
-        log.waiting += log.reader.new()
+        lines = log.reader.new()
+        log.waiting += lines
         log.watch.look(log.reader.n_lines, now_s)
+        log.pace.look(now_s, found=not all(isinstance(line, Beat) for line in lines))
         reports: list[Report] = []
         # What a job has reported is recorded before anything that it holds is called lost.
         while log.waiting and not (reports and isinstance(log.waiting[0], Follows | Left)):
@@ -234,6 +263,8 @@ class Lead:
                 self._let_go(job, line.term)
                 if line.term == self.term:
                     self.present.add(job)
+                    numbers = self.roster.ranks(job).start, self.roster.teams(job).start
+                    self._order(job, Admitted(first_rank=numbers[0], first_team=numbers[1]))
                 else:
                     self.present.discard(job)
             case Left():

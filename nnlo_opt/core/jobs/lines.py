@@ -75,6 +75,13 @@ class Ordered(Order):
     message: str
 
 
+class Admitted(Order):
+    """The job has joined; its first rank and its first team have these numbers among those of all jobs."""
+
+    first_rank: Count
+    first_team: Count
+
+
 class Expelled(Order):
     """Nothing that the job does counts.
 

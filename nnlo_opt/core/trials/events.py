@@ -280,6 +280,8 @@ class RunPreempted(Event):
     coordinator_cpu_s: float = 0.0
 
 
+#: events that no message depends on: losing them in a crash does no harm, so they are not synced
+NEWS: tuple[type[Event], ...] = (FoldBegan, EpochEnded)
 #: events whose work no later start repeats; so are epochs with a checkpoint
 _LASTING = (AssignmentFinished, AssignmentFailed, TrialCompleted, TrialFailed)
 

@@ -69,9 +69,12 @@ class WeightKeeper:
 def _judged_until_s(ledger: Ledger) -> float:
     """Return the time up to which the search knew all ended trials at its last suggestion.
 
-    Suggestions are made ahead, at most one per block.
+    Suggestions are made ahead, at most one for each block of this start, those of jobs that have left it included.
     """
     if ledger.ended_because or not ledger.sessions:
         return math.inf
-    ahead = ledger.trials[: -ledger.sessions[-1].n_blocks or None]
+    start = ledger.sessions[-1]
+    jobs = [job for job in ledger.jobs.values() if job.is_here or (job.left_at_s or 0.0) >= start.started_at_s]
+    n_blocks = sum(len(job.blocks) for job in jobs) if start.term else start.n_blocks
+    ahead = ledger.trials[: -n_blocks or None]
     return max((trial.assignments[0].assigned_at_s for trial in ahead if trial.assignments), default=-math.inf)

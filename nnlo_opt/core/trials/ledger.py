@@ -141,10 +141,11 @@ class Ledger:
         return [job for job in self.jobs.values() if job.is_here]
 
     def job_of(self, assignment: Assignment) -> JoinedJob | None:
-        """Return the job to which an assignment was made; None for one of a run that no other job could join."""
+        """Return the job whose team got an assignment; None if no jobs shared the run then."""
         jobs = [*self.jobs.values()]
         place = bisect_right(jobs, assignment.team, key=lambda job: job.teams.start) - 1
-        return jobs[place] if place >= 0 and jobs[place].had(assignment.number, assignment.team) else None
+        job = jobs[place] if place >= 0 else None
+        return job if job is not None and job.had(assignment.number, assignment.team) else None
 
     @property
     def n_blocks(self) -> int:

@@ -84,7 +84,7 @@ class RankTimeline(Timeline):
     keeps = True
 
     def __init__(self, world_rank: int, label: str, clock: Clock, max_events: int = _MAX_EVENTS_OF_RANK) -> None:
-        self._world_rank = world_rank
+        self._world_rank = self._number = world_rank
         self._label = label
         #: its job in words, if jobs share the run
         self._job = ""
@@ -154,10 +154,9 @@ class RankTimeline(Timeline):
     def name(self, label: str) -> None:
         self._label = label
 
-    def open(self, run_directory: Path, world_rank: int | None = None, job: str = "") -> None:
+    def open(self, run_directory: Path, first_rank: int = 0, job: str = "") -> None:
         self.directory = run_directory
-        if world_rank is not None:
-            self._world_rank = world_rank
+        self._number = first_rank + self._world_rank
         self._job = job
 
     def flush(self) -> None:
@@ -169,7 +168,7 @@ class RankTimeline(Timeline):
             self._write(self.directory)
 
     def _write(self, run_directory: Path) -> None:
-        path = part_path(run_directory, self._world_rank)
+        path = part_path(run_directory, self._number)
         began_s = self._monotonic_s()
         try:
             path.parent.mkdir(exist_ok=True)
@@ -183,9 +182,9 @@ class RankTimeline(Timeline):
         """Return the part as a trace: a line of metadata, a line for every event, a last line."""
         with self._lock:
             events, names, n_dropped = list(self._events), list(self._track_names), self.n_dropped
-        facts: dict[str, Any] = {"rank": self._world_rank, "host": socket.gethostname(), "process": os.getpid()}
+        facts: dict[str, Any] = {"rank": self._number, "host": socket.gethostname(), "process": os.getpid()}
         facts |= {"zero_unix_s": self._zero_unix_s, "n_events": len(events), "n_dropped": n_dropped}
-        pid = self._world_rank
+        pid = self._number
         lines = [
             _metadata("process_name", pid, 0, {"name": self._label + f", {self._job}" * bool(self._job)}),
             _metadata("process_sort_index", pid, 0, {"sort_index": pid}),

@@ -13,6 +13,7 @@ from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.coordinator import instructions as ins
 from nnlo_opt.core.coordinator.ending import Phase
 from nnlo_opt.core.coordinator.instructions import Budget
+from nnlo_opt.core.coordinator.outcomes import losses_without_progress
 from nnlo_opt.core.coordinator.shared_state import SharedCoordinatorState, teams_of
 from nnlo_opt.core.jobs.roster import Roster
 from nnlo_opt.core.search.base import History, Suggestion
@@ -142,7 +143,21 @@ class SharedMachine(RuleBasedStateMachine):
     def write(self, *events):
         self.disk += events
         for event in events:
+            if isinstance(event, ev.AssignmentLost) and event.reason != "its job has vanished":
+                assert event.assignment not in self.in_training(), "what is trained was called lost"
+            if isinstance(event, ev.AssignmentStopped) and self.ledger is not None:
+                trial = self.ledger.trials[self.ledger.assignments[event.assignment].trial]
+                assert trial.state.ended, "what is wanted was stopped for good"
             self.roster.apply(event)
+
+    def in_training(self):
+        """Assignment -> fold that a living job trains, and of which a report would count."""
+        masters = [(job, m) for job in self.living for m in job.masters if m.current is not None]
+        return {
+            m.current.assignment: m.fold
+            for job, m in masters
+            if self.roster.holds(job.number, job.term, m.current.assignment)
+        }
 
     def carry_out(self, instruction):
         match instruction:
@@ -375,13 +390,8 @@ class SharedMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_fold_is_on_two_teams_that_may_report(self):
-        at_work = [
-            m.fold
-            for job in self.living
-            for m in job.masters
-            if m.current and self.roster.holds(job.number, job.term, m.current.assignment)
-        ]
-        assert len(set(at_work)) == len(at_work)
+        in_training = [*self.in_training().values()]
+        assert len(set(in_training)) == len(in_training)
         held = [(held.trial, held.fold) for held in self.roster.held.values()]
         assert len(set(held)) == len(held)
 
@@ -401,6 +411,13 @@ class SharedMachine(RuleBasedStateMachine):
                 assert event.reason == "its job has vanished" or event.reason.endswith("died")
         dead = [rank for event in self.disk if isinstance(event, ev.RanksLost) for rank in event.ranks]
         assert len(set(dead)) == len(dead), "a death was written down twice"
+
+    @invariant()
+    def a_trial_is_given_up_after_so_many_losses_and_not_before(self):
+        for trial in self.ledger.trials:
+            tried = max(len(losses_without_progress(trial, fold)) for fold in range(self.plan.n_fold))
+            assert tried < self.plan.max_attempts or trial.state.ended
+            assert tried == self.plan.max_attempts or "--max-attempts" not in trial.reason
 
     @invariant()
     def no_block_is_idle_while_a_trial_waits(self):

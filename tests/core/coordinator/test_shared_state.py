@@ -231,6 +231,17 @@ def test_a_block_that_does_not_stop_expels_its_job():
     assert story.state.membership.suspects.keys() <= {2}
 
 
+def test_a_job_that_reports_what_cannot_be_is_expelled():
+    story = Story()
+    done = from_master(story.state, 2, msg.TeamReformed(alive=[1], world_ranks=[1], n_masters=1, taken=-1, goes_on=-1))
+    (expel,) = of_type(done, ins.Expel)
+    assert (expel.job, expel.reason.startswith("It reported what no team may report. Team 2 cannot")) == (2, True)
+    done = from_master(story.state, 2, msg.FoldRecorded(assignment=2))
+    assert not of_type(done, ins.Expel), "once"
+    story.change(lost(2, expel.reason, counts=False), left(2, reason=expel.reason, expelled=True), present={1})
+    assert list(story.state.to_resume) == [2]
+
+
 def test_a_team_that_has_reformed_is_known_to_the_next_coordinator():
     story = Story()
     reformed = msg.TeamReformed(alive=[6, 8], world_ranks=[6, 8], n_masters=1, taken=2, goes_on=2)

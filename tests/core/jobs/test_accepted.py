@@ -7,10 +7,9 @@ import pytest
 from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm import run_messages
-from nnlo_opt.core.comm.codec import from_json
 from nnlo_opt.core.comm.objective_messages import CallObjective
 from nnlo_opt.core.jobs.accepted import checked_order, checked_report
-from nnlo_opt.core.jobs.lines import Reported
+from nnlo_opt.core.jobs.lines import Ordered, Reported
 from nnlo_opt.core.space.parameters import Categorical, Real
 from nnlo_opt.core.space.space import Space
 from tests.helpers.steps import fold_finished
@@ -23,13 +22,13 @@ RUN = msg.RunFold(
 ORDERS = [RUN, *(kind(assignment=7) for kind in (msg.GoOn, msg.PauseFold, msg.PreemptFold, msg.StopFold))]
 
 
-def checked(text):
-    return checked_order(from_json(text), SPACE, term=2, n_fold=2)
+def checked(message, rank=0):
+    return checked_order(Ordered(rank=rank, message=message), 2, space=SPACE, n_fold=2, n_ranks=3)
 
 
 @pytest.mark.parametrize("order", [*ORDERS, msg.FoldRecorded(assignment=0)], ids=lambda order: type(order).__name__)
 def test_orders_of_a_search_are_accepted(order):
-    assert checked(order.to_json()) == order
+    assert checked(order.to_json(), rank=2) == order
 
 
 @pytest.mark.parametrize(
@@ -85,19 +84,20 @@ def test_numbers_are_in_range_and_the_point_is_in_the_space(changes):
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "rank"),
     [
-        "",
-        "{}",
-        json.dumps({**json.loads(RUN.to_json()), "path": "/tmp"}),
-        json.dumps({**json.loads(RUN.to_json()), "trial": "../../elsewhere"}),
-        RUN.to_json().replace("0.5", "NaN"),
+        (RUN.to_json(), 3),
+        ("", 0),
+        ("{}", 0),
+        (json.dumps({**json.loads(RUN.to_json()), "path": "/tmp"}), 0),
+        (json.dumps({**json.loads(RUN.to_json()), "trial": "../../elsewhere"}), 0),
+        (RUN.to_json().replace("0.5", "NaN"), 0),
     ],
-    ids=["nothing", "no kind", "unknown field", "text as a number", "NaN"],
+    ids=["rank of another job", "nothing", "no kind", "unknown field", "text as a number", "NaN"],
 )
-def test_a_text_that_is_no_message_is_refused(text):
+def test_a_line_that_is_no_message_for_this_job_is_refused(text, rank):
     with pytest.raises(ProtocolError):
-        checked(text)
+        checked(text, rank)
 
 
 def test_only_what_masters_say_is_a_report():

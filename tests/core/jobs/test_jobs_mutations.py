@@ -158,7 +158,7 @@ def a_fold_is_assigned_again_once_its_job_has_let_go(patch):
 def a_job_follows_a_term_only_when_it_has_let_go(patch):
     class Idle:
         def __init__(self, workplace):
-            self.let_go = workplace.let_go
+            self.let_go, self.admit = workplace.let_go, workplace.admit
             self.take, self.drop, self.reports = workplace.take, workplace.drop, workplace.reports
             self.is_busy = False
 

@@ -283,7 +283,7 @@ def test_ranks_of_jobs_that_joined_later_have_their_own_numbers_and_the_time_of_
         with timeline.span("epoch"):
             clock.advance(2.0)
         timeline.name(f"rank {3 * job - 2} (master of block {job})")
-        timeline.open(tmp_path, 3 * job - 2, f"job {job} on node-{job}")
+        timeline.open(tmp_path, 3 * job - 3, f"job {job} on node-{job}")
         timeline.close()
     trace = read(merge_timelines(tmp_path))
     assert [(span["pid"], span["ts"]) for span in spans_of(trace)] == [(1, 0.0), (4, 60e6)]
