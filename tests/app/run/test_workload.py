@@ -367,6 +367,14 @@ def test_a_torch_module_brings_optimizer_and_scheduler_with_parameters_of_their_
     begun.searches = True
     searched = begun.check(Space([Real(0.1, 0.2, name="decay"), Integer(4, 8, name="n")]))
     assert searched.space.names == ("decay", "n")
+    by_step = OF_TORCH.replace("StepLR(optimizer, 1, factor)", "OneCycleLR(optimizer, factor, total_steps=30)")
+    counting = workplace(by_step, *ONE_OF_EACH, "--loss", SPARSE, "--batch", "10")
+    findings = counting.inspect(None)
+    n_epoch = findings.steps_an_epoch(10, 1)
+    assert f"OneCycleLR lasts 30 steps of the optimizer, of which an epoch has {n_epoch}." in findings.remarks
+    task = task_of(counting, factor=0.25)
+    assert (counting.callbacks(task), task.options.own.first_learning_rate) == (None, pytest.approx(0.01))
+    counting.close()
     both = workplace(OF_TORCH, *ONE_OF_EACH, "--loss", SPARSE, "--lr-schedule", "cosine")
     check_refused("or `get_scheduler` of", both.inspect, None)
 

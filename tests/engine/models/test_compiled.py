@@ -361,7 +361,7 @@ def test_constraints_are_applied_by_the_optimizer_of_keras():
     weights, slope = np.empty((2, adapter.n_weights), np.float32)
     adapter.read_weights(weights)
     adapter.gradient(x, y, slope)
-    adapter.stepping(found.own.optimizer, None, clips=False).step(weights, slope)
+    adapter.stepping(found.own, None, clips=False).step(weights, slope)
     assert weights == pytest.approx(np.concatenate([v.numpy().ravel() for v in theirs.trainable_variables]), rel=1e-5)
     assert np.linalg.norm(weights[:3]) == pytest.approx(0.1, rel=1e-5)
 

@@ -12,7 +12,7 @@ from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.engine.models.keras import framework
 from nnlo_opt.engine.models.keras.metrics import metrics_of
 from nnlo_opt.engine.models.losses import LossTerm
-from nnlo_opt.engine.models.own_optimizer import OwnOptimizer
+from nnlo_opt.engine.models.own_optimizer import Own, OwnOptimizer
 from tests.helpers import effort
 from tests.helpers.adapters import keras
 from tests.helpers.keras_adapters import keras_adapter
@@ -76,7 +76,7 @@ class OwnTasks:
         if not task.options.own_optimizer:
             return task
         own = framework.compiled_of(task.adapter.synced_model()).own
-        stepping = task.adapter.stepping(own.optimizer, None, clips=False)
+        stepping = task.adapter.stepping(own, None, clips=False)
         steps = OwnOptimizer(task.adapter.n_weights, stepping, own.words, task.options.ema)
         return task.replaced(options=replace(task.options, own=steps))
 
@@ -282,7 +282,7 @@ def test_state_of_an_optimizer_that_no_checkpoint_holds_is_refused_by_name(tmp_p
 
     model = compiled(optimizer)
     adapter = keras_adapter(model, "mean_squared_error")
-    refusal(adapter.stepping, model.optimizer, None, clips=False, says=["`source` of Signs, list_iterator"])
+    refusal(adapter.stepping, Own(model.optimizer, ""), None, clips=False, says=["`source` of Signs, list_iterator"])
 
 
 def test_the_average_of_weights_beside_an_optimizer_that_keras_runs_is_that_of_fit(tmp_path):
