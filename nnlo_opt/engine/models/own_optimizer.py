@@ -37,6 +37,18 @@ class Own:
         return "" if learning_rate is not None and self.make_scheduler is None else self.schedule
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instead:
+    """Options that hold in place of an optimizer's own settings; None to keep these."""
+
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+    #: regular expression for the names of weights that do not decay
+    no_decay: str | None = None
+    #: True to leave clipping to the caller
+    clips: bool = False
+
+
 class Stepping(Protocol):
     """Steps of a framework's optimizer on a model; vectors are float32 (n_weights,)."""
 

@@ -330,9 +330,11 @@ def test_an_optimizer_that_keras_runs_is_tried_before_a_run_and_refused_where_th
     assert (findings.steps, findings.takes_optimizer) == ({}, False)
     assert "Ftrl(learning_rate=0.5) (adam trains in its place" in findings.unused
     assert task_of(place, 3).options.own is None
-    given = workplace(FTRL, *ONE_OF_EACH, "--learning-rate", "0.125")
+    given = workplace(FTRL, *ONE_OF_EACH, "--learning-rate", "0.125", "--weight-decay", "0.25")
     assert "`--learning-rate 0.125` for the learning rate of Ftrl(" in given.inspect(None).replaced
-    assert task_of(given).options.own.first_learning_rate == 0.125
+    task = task_of(given)
+    optimizer = task.adapter.synced_model().optimizer
+    assert (task.options.own.first_learning_rate, optimizer.weight_decay) == (0.125, 0.25)
 
 
 @pytest.mark.keras

@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.data.folds import single_fold
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.engine.models.losses import LossTerm
-from nnlo_opt.engine.models.own_optimizer import Own, OwnOptimizer
+from nnlo_opt.engine.models.own_optimizer import Instead, Own, OwnOptimizer
 from nnlo_opt.engine.models.torch import framework
 from tests.helpers.adapters import torch
 from tests.helpers.linear_teams import central_of, finish
@@ -118,7 +119,7 @@ def team_of(directory, get_optimizer, get_scheduler=None, **options):
 
         def open(self, start):
             task = self._tasks.open(start)
-            stepping = task.adapter.stepping(own_of(task.adapter.synced_model()), None, clips=False)
+            stepping = task.adapter.stepping(own_of(task.adapter.synced_model()), Instead())
             own = OwnOptimizer(task.adapter.n_weights, stepping, words)
             return task.replaced(options=replace(task.options, own=own))
 
@@ -186,16 +187,27 @@ def test_what_cannot_act_is_refused_by_name():
 
     def steps(optimizer, rate=None, make_scheduler=None):
         own = Own(optimizer, "", make_scheduler=make_scheduler)
-        return adapter.stepping(own, rate, clips=False)
+        return adapter.stepping(own, Instead(learning_rate=rate))
 
     refusal(steps, torch.optim.SGD(net().parameters()), says=["shape (8, 3) of SGD that the module does not have"])
-    refusal(steps, adam_w(adapter.synced_model()), 0.5, says=["`--learning-rate`", "several learning rates"])
+    grouped = adam_w(adapter.synced_model())
+    refusal(steps, grouped, 0.5, says=["`--learning-rate`", "has one for all parameters. Received: 0.5 with AdamW"])
+    for instead in ({"weight_decay": 0.5}, {"no_decay": "bias"}):
+        asked = adapter.stepping, Own(grouped, ""), Instead(**instead)
+        refusal(*asked, says=[f"`{spelled(next(iter(instead)))}`", "with AdamW"])
     plain = torch.optim.SGD(adapter.synced_model().parameters(), lr=0.1)
     cyclic = lambda o: schedulers.CyclicLR(o, 0.1, 0.2)  # noqa: E731
     refusal(steps, plain, 0.5, cyclic, says=["`--learning-rate`", "0.5 with CyclicLR"])
     own = signs(adapter.synced_model())
     own.source = iter([])
     refusal(steps, own, says=["`source` of Signs, list_iterator"])
+
+
+def test_options_replace_learning_rate_and_weight_decay_of_all_groups():
+    adapter = framework.adapter(net(), TERMS)
+    optimizer = torch.optim.AdamW(adapter.synced_model().parameters())
+    adapter.stepping(Own(optimizer, ""), Instead(weight_decay=0.5, learning_rate=0.25))
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.25, 0.5)]
 
 
 def test_schedulers_that_count_steps_are_known_by_their_class_or_by_an_interval():
@@ -219,7 +231,7 @@ def test_a_cycle_keeps_its_last_learning_rate():
     optimizer = torch.optim.SGD(adapter.synced_model().parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.OneCycleLR
     own = Own(optimizer, "", make_scheduler=lambda o: scheduler(o, 0.5, total_steps=4, final_div_factor=10.0))
-    steps, zeros = adapter.stepping(own, None, clips=False), np.zeros(adapter.n_weights, np.float32)
+    steps, zeros = adapter.stepping(own, Instead()), np.zeros(adapter.n_weights, np.float32)
     for _ in range(6):
         steps.step(zeros.copy(), zeros)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.002)

@@ -23,7 +23,7 @@ from nnlo_opt.engine.models.framework import Framework, framework_for, framework
 from nnlo_opt.engine.models.functions import refuse_functions_of_torch
 from nnlo_opt.engine.models.losses import Labels, LossTerm, make_terms, split_losses
 from nnlo_opt.engine.models.metrics import NO_METRICS, Asked
-from nnlo_opt.engine.models.own_optimizer import Own, OwnOptimizer
+from nnlo_opt.engine.models.own_optimizer import Instead, Own, OwnOptimizer
 from nnlo_opt.engine.models.user_figure import UserFigure, load_figure
 
 logger = logging.getLogger(__name__)
@@ -255,7 +255,13 @@ class ModelMaker:
             return options
         options.check_own(n_workers, own.schedule_beside(rate))
         adapter: Any = self._adapter
-        stepping = adapter.stepping(own, rate, clips=options.clipping(()) is not None)
+        instead = Instead(
+            learning_rate=rate,
+            weight_decay=options.weight_decay,
+            no_decay=options.no_decay,
+            clips=options.clipping(()) is not None,
+        )
+        stepping = adapter.stepping(own, instead)
         return replace(options, own=OwnOptimizer(adapter.n_weights, stepping, own.words, options.ema))
 
     def checked_loss(

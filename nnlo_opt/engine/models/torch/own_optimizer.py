@@ -1,6 +1,7 @@
 """Steps of an optimizer of torch on a module, and of its scheduler if that counts them."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.models.layout import FloatVector
-from nnlo_opt.engine.models.own_optimizer import Own
+from nnlo_opt.engine.models.own_optimizer import Instead, Own
 from nnlo_opt.engine.models.plain_data import plain
 from nnlo_opt.engine.models.torch.schedulers import MakeScheduler, StepScheduler, check_state, schedule_of
 
@@ -58,13 +59,14 @@ class TorchSteps:
         own: optimizer of `get_optimizer`, and its scheduler.
         parameters: trained parameters of the module, views of `memory`.
         memory: all weights (n_weights,).
-        rate: learning rate in place of its own; None to keep it.
+        instead: options in place of its settings.
 
     Raises:
-        ConfigurationError: it has other parameters, or state that no checkpoint can hold.
+        ConfigurationError: it has other parameters, state that no checkpoint can hold, or no setting that an option
+            could replace.
     """
 
-    def __init__(self, own: Own, parameters: Sequence[Any], memory: Any, *, rate: float | None) -> None:
+    def __init__(self, own: Own, parameters: Sequence[Any], memory: Any, instead: Instead) -> None:
         optimizer = own.optimizer
         self._optimizer, self._parameters, self._memory = optimizer, parameters, memory
         trained = {id(parameter) for parameter in parameters}
@@ -76,12 +78,17 @@ class TorchSteps:
                         f"{tuple(parameter.shape)} of {type(optimizer).__name__} that the module does not have. "
                         "Register it in the module."
                     )
-        if rate is not None:
-            if len({float(group["lr"]) for group in optimizer.param_groups}) > 1:
-                raise ConfigurationError(
-                    f"`{spelled('learning_rate')}` must be left out with an optimizer of several learning rates. "
-                    f"Received: {rate!r} with {type(optimizer).__name__}; set them in `get_optimizer`."
-                )
+        if instead.no_decay is not None:
+            raise ConfigurationError(
+                f"`{spelled('no_decay')}` must be left out with an optimizer of torch. Received: {instead.no_decay!r} "
+                f"with {type(optimizer).__name__}; give it these parameters in a group with `weight_decay=0`."
+            )
+        if instead.weight_decay is not None:
+            _check_single(optimizer, "weight_decay", "weight_decay", instead.weight_decay)
+            for group in optimizer.param_groups:
+                group["weight_decay"] = instead.weight_decay
+        if (rate := instead.learning_rate) is not None:
+            _check_single(optimizer, "learning_rate", "lr", rate)
             self._set([rate] * len(optimizer.param_groups))
         #: None if no scheduler counts the steps
         self._scheduler = None
@@ -145,6 +152,17 @@ class TorchSteps:
         vars(self._optimizer).update(state["attributes"])
         if self._scheduler is not None:
             self._scheduler.load_state(state["scheduler"])
+
+
+def _check_single(optimizer: Any, option: str, key: str, value: float) -> None:
+    """Raise ConfigurationError if the groups of an optimizer have no single value at `key` for an option to replace."""
+    values = {float(group.get(key, math.nan)) for group in optimizer.param_groups}
+    if len(values) > 1 or any(map(math.isnan, values)):
+        raise ConfigurationError(
+            f"`{spelled(option)}` replaces the `{key}` of an optimizer that has one for all parameters. Received: "
+            f"{value!r} with {type(optimizer).__name__}; set it in `get_optimizer`, which may take parameters of a "
+            "search."
+        )
 
 
 def _is_of_torch(value: Any) -> bool:
