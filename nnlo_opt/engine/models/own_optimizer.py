@@ -27,6 +27,8 @@ class Own:
     n_scheduled: int | None = None
     #: returns a scheduler of torch, the `schedule`, for an optimizer; None for a schedule inside of the optimizer
     make_scheduler: Callable[[Any], Any] | None = None
+    #: sentence on what of it may surprise; empty if there is nothing
+    remark: str = ""
     #: momentum of the average of the weights; None for no average
     ema: float | None = None
     #: True if one of `OPTIMIZERS` takes the same steps at a constant rate

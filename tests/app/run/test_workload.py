@@ -362,6 +362,10 @@ def test_a_torch_module_brings_optimizer_and_scheduler_with_parameters_of_their_
     place.close()
     given = workplace(OF_TORCH, *ONE_OF_EACH, "--loss", SPARSE, "--optimizer", "sgd", "--learning-rate", "2.0")
     assert "`--optimizer sgd` for AdamW(" in given.inspect(None).replaced
+    half = OF_TORCH.replace("module.parameters()", "module[1].parameters()")
+    for more, says in ([], True), (["--optimizer", "sgd"], False):
+        said = " ".join(workplace(half, *ONE_OF_EACH, "--loss", SPARSE, *more).inspect(None).remarks)
+        assert ("leaves out 2 of 4 trainable parameters, which stay as they are: 0.weight, 0.bias." in said) == says
     assert place.options.training.own is None
     begun = workplace(OF_TORCH, *ONE_OF_EACH, "--loss", SPARSE)
     begun.follow(compile=False, metrics=False, callbacks=False, optimizer=False)

@@ -103,7 +103,7 @@ def looped(get_optimizer, get_scheduler):
 
 def team_of(directory, get_optimizer, get_scheduler=None, **options):
     def own_of(module):
-        return framework.own_of(lambda: get_optimizer(module), get_scheduler, "model.py")
+        return framework.own_of(module, lambda: get_optimizer(module), get_scheduler, "model.py")
 
     words = own_of(net()).words
     options = TrainingOptions(batch=BATCH, epochs=EPOCHS, shuffle=False, **options).with_steps({"own": words})
@@ -182,7 +182,7 @@ def test_what_cannot_act_is_refused_by_name():
     assert str(scheduler(plateau, "loss")) == "ReduceLROnPlateau"
     without = framework.epoch_scheduler, None, one_cycle, None, "model.py", KNOWN
     refusal(*without, says=["OneCycleLR of model.py with another one", "`--lr-schedule one-cycle`"])
-    refusal(framework.own_of, lambda: "adam", None, "model.py", says=["`get_optimizer` of model.py", "str"])
+    refusal(framework.own_of, net(), lambda: "adam", None, "model.py", says=["`get_optimizer` of model.py", "str"])
     adapter = framework.adapter(net(), TERMS)
 
     def steps(optimizer, rate=None, make_scheduler=None):
@@ -213,6 +213,7 @@ def test_options_replace_learning_rate_and_weight_decay_of_all_groups():
 def test_schedulers_that_count_steps_are_known_by_their_class_or_by_an_interval():
     kinds = torch.optim.lr_scheduler
     transformers = pytest.importorskip("transformers")
+    module = net()
     for make, length in (
         (one_cycle, 28),
         (warmed_up, 17),
@@ -222,7 +223,7 @@ def test_schedulers_that_count_steps_are_known_by_their_class_or_by_an_interval(
         (stepped, 0),
         (lambda o: {"scheduler": one_cycle(o), "interval": "epoch"}, 0),
     ):
-        own = framework.own_of(lambda: adam_w(net()), make, "model.py")
+        own = framework.own_of(module, lambda: adam_w(module), make, "model.py")
         assert (own.n_scheduled, bool(own.schedule)) == ((length, True) if length != 0 else (None, False))
 
 
@@ -235,3 +236,14 @@ def test_a_cycle_keeps_its_last_learning_rate():
     for _ in range(6):
         steps.step(zeros.copy(), zeros)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.002)
+
+
+def test_parameters_that_an_optimizer_leaves_out_are_said():
+    def remark(get_optimizer):
+        return framework.own_of(module, lambda: get_optimizer(module), None, "model.py").remark
+
+    module = net()
+    assert remark(adam_w) == ""
+    module[0].bias.requires_grad = False
+    said = remark(lambda m: torch.optim.SGD(m[2].parameters()))
+    assert said == "`get_optimizer` leaves out 1 of 3 trainable parameters, which stay as they are: 0.weight."

@@ -259,7 +259,9 @@ class Inspection:
                 elif getattr(model, "compiled", False) is True:
                     findings = replace(findings, unused=_AS_BEGUN)
                 findings, about_metrics = self._with_merging(findings, model, terms, asked)
-                said = findings.taken, findings.unused, self._length_of_schedule(findings, options)
+                own = compiled.own if options.with_steps(findings.steps).own_optimizer else None
+                about_steps = self._length_of_schedule(findings, options), own.remark if own else ""
+                said = findings.taken, findings.unused, *about_steps
                 remarks = (*filter(None, said), *about_metrics, *remarks)
         figure = DEFAULT_FIGURE
         if figures is not None:

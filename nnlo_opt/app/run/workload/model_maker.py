@@ -231,7 +231,7 @@ class ModelMaker:
         def make() -> Any:
             return definition.made_for("get_optimizer", model, parameters)
 
-        own = own_of(make, self._make_scheduler(parameters), str(definition.source))
+        own = own_of(model, make, self._make_scheduler(parameters), str(definition.source))
         self._make_optimizer = make
         return replace(found, said_by="`get_optimizer`", optimizer=own.words, own=own)
 

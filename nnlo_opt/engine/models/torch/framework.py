@@ -125,11 +125,11 @@ def compiled_of(model: Any) -> Compiled:
     return Compiled()
 
 
-def own_of(make: Callable[[], Any], make_scheduler: Callable[[Any], Any] | None, source: str) -> Own:
+def own_of(module: Any, make: Callable[[], Any], make_scheduler: Callable[[Any], Any] | None, source: str) -> Own:
     """Return the optimizer of `get_optimizer`; arguments and errors as of `own_optimizer.own_of`."""
     from nnlo_opt.engine.models.torch import own_optimizer
 
-    return own_optimizer.own_of(make, make_scheduler, source)
+    return own_optimizer.own_of(module, make, make_scheduler, source)
 
 
 def epoch_scheduler(

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -16,9 +17,11 @@ from nnlo_opt.engine.models.plain_data import plain
 from nnlo_opt.engine.models.torch.schedulers import MakeScheduler, StepScheduler, check_state, schedule_of
 
 _SETTINGS = (FunctionType, BuiltinFunctionType, MethodType, type)
+#: most parameters that a remark names
+_N_NAMES = 4
 
 
-def own_of(make: Callable[[], Any], make_scheduler: MakeScheduler | None, source: str) -> Own:
+def own_of(module: Any, make: Callable[[], Any], make_scheduler: MakeScheduler | None, source: str) -> Own:
     """Return the optimizer of a module, with its scheduler if that counts steps.
 
     Args:
@@ -43,13 +46,28 @@ def own_of(make: Callable[[], Any], make_scheduler: MakeScheduler | None, source
         and (key == "lr" or (key in taken and value != taken[key].default))
     }
     words = f"{type(optimizer).__name__}({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
+    own = Own(optimizer, words, remark=_remark_on_rest(module, optimizer))
     if make_scheduler is None:
-        return Own(optimizer, words)
+        return own
     # On an optimizer of its own, because making a scheduler changes the learning rates.
     schedule = schedule_of(make_scheduler(make()), source)
     if not schedule.by_step:
-        return Own(optimizer, words)
-    return Own(optimizer, words, str(schedule), schedule.n_steps, make_scheduler)
+        return own
+    return replace(own, schedule=str(schedule), n_scheduled=schedule.n_steps, make_scheduler=make_scheduler)
+
+
+def _remark_on_rest(module: Any, optimizer: Any) -> str:
+    """Return a sentence on the trainable parameters of a module that its optimizer does not have; empty if none."""
+    taken = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    trained = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+    left = [name for name, parameter in trained if id(parameter) not in taken]
+    if not left:
+        return ""
+    more = f" and {len(left) - _N_NAMES} more" if len(left) > _N_NAMES else ""
+    return (
+        f"`get_optimizer` leaves out {len(left)} of {len(trained)} trainable parameters, which stay as they are: "
+        f"{', '.join(left[:_N_NAMES])}{more}."
+    )
 
 
 class TorchSteps:
