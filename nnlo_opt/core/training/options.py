@@ -31,7 +31,7 @@ EXCHANGES = ("auto", "messages")
 #: options of an optimizer besides its own parameters
 BESIDE = ("weight_decay", "no_decay", *CLIPPINGS, "ema")
 #: options that only the optimizers of `OPTIMIZERS` have
-_OF_TWINS = ("optimizer_params", "weight_decay", "no_decay", "momentum_correction")
+_OF_TWINS = ("optimizer_params", "momentum_correction")
 #: fields that are no options
 _NOT_SAID = ("rules", "given", "own_optimizer", "own")
 #: integer options -> what they count

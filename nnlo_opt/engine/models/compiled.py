@@ -109,6 +109,8 @@ def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm], 
             unused += compiled.unused_own
             if rate := choices.option("learning_rate"):
                 replaced.append(f"{rate} for the learning rate of {compiled.optimizer}")
+            if "weight_decay" in training.own_optimizer and (other := choices.option("weight_decay")):
+                replaced.append(f"{other} for the weight decay of {compiled.optimizer}")
             clips = "clip" in training.own_optimizer
             if clips and (other := next(filter(None, map(choices.option, CLIPPINGS)), "")):
                 replaced.append(f"{other} for the clipping of {compiled.optimizer}")

@@ -16,6 +16,7 @@ from nnlo_opt.engine.models.keras import framework
 from nnlo_opt.engine.models.keras.adapter import KerasAdapter
 from nnlo_opt.engine.models.keras.metrics import metrics_of
 from nnlo_opt.engine.models.losses import Labels, LossTerm, VariedLoss, make_terms
+from nnlo_opt.engine.models.own_optimizer import Instead
 from tests.helpers.adapters import keras
 from tests.helpers.refusals import refusal
 
@@ -170,7 +171,7 @@ def test_what_keras_has_to_run_is_refused_where_workers_do_not_take_whole_steps(
             check, 3, **options, says=[own.own.words, "`--mode allreduce`, `--mode easgd`, or `--mode downpour`"]
         )
         assert said.count(". ") == 1
-    for option in ({"weight_decay": 0.1}, {"optimizer_params": {"a": 1}}, {"ema": 0.9}):
+    for option in ({"optimizer_params": {"a": 1}}, {"ema": 0.9}):
         refusal(check, 1, **option, says=[f"`{spelled(next(iter(option)))}`", own.own.words])
     refusal(check, 1, "Decay", lr_schedule="cosine", says=["`--lr-schedule` and Decay exclude each other"])
     check(1, lr_schedule="cosine")
@@ -361,7 +362,7 @@ def test_constraints_are_applied_by_the_optimizer_of_keras():
     weights, slope = np.empty((2, adapter.n_weights), np.float32)
     adapter.read_weights(weights)
     adapter.gradient(x, y, slope)
-    adapter.stepping(found.own.optimizer, None, clips=False).step(weights, slope)
+    adapter.stepping(found.own, Instead()).step(weights, slope)
     assert weights == pytest.approx(np.concatenate([v.numpy().ravel() for v in theirs.trainable_variables]), rel=1e-5)
     assert np.linalg.norm(weights[:3]) == pytest.approx(0.1, rel=1e-5)
 

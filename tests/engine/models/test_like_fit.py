@@ -12,7 +12,7 @@ from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.engine.models.keras import framework
 from nnlo_opt.engine.models.keras.metrics import metrics_of
 from nnlo_opt.engine.models.losses import LossTerm
-from nnlo_opt.engine.models.own_optimizer import OwnOptimizer
+from nnlo_opt.engine.models.own_optimizer import Instead, Own, OwnOptimizer
 from tests.helpers import effort
 from tests.helpers.adapters import keras
 from tests.helpers.keras_adapters import keras_adapter
@@ -76,7 +76,8 @@ class OwnTasks:
         if not task.options.own_optimizer:
             return task
         own = framework.compiled_of(task.adapter.synced_model()).own
-        stepping = task.adapter.stepping(own.optimizer, None, clips=False)
+        instead = Instead(weight_decay=task.options.weight_decay, no_decay=task.options.no_decay)
+        stepping = task.adapter.stepping(own, instead)
         steps = OwnOptimizer(task.adapter.n_weights, stepping, own.words, task.options.ema)
         return task.replaced(options=replace(task.options, own=steps))
 
@@ -274,6 +275,18 @@ def test_a_team_killed_with_an_optimizer_of_keras_leaves_what_a_whole_one_leaves
     assert np.array_equal(central_of(again), central_of(whole))
 
 
+@pytest.mark.parametrize("name", ["Adamax", "Muon"])
+def test_options_replace_the_weight_decay_of_an_optimizer_that_keras_runs(tmp_path, name):
+    def optimizer(o):
+        own = getattr(o, name)(0.05, weight_decay=0.3, **{"adam_weight_decay": 0.3} if name == "Muon" else {})
+        own.exclude_from_weight_decay(var_names=["bias"])
+        return own
+
+    _, left, _ = fitted(optimizer)
+    finish(team := own_team(tmp_path, lambda o: getattr(o, name)(0.05), weight_decay=0.3, no_decay="bias"))
+    np.testing.assert_allclose(central_of(team), left, rtol=1e-4, atol=1e-4)
+
+
 def test_state_of_an_optimizer_that_no_checkpoint_holds_is_refused_by_name(tmp_path):
     def optimizer(o):
         own = signs(o)
@@ -282,7 +295,7 @@ def test_state_of_an_optimizer_that_no_checkpoint_holds_is_refused_by_name(tmp_p
 
     model = compiled(optimizer)
     adapter = keras_adapter(model, "mean_squared_error")
-    refusal(adapter.stepping, model.optimizer, None, clips=False, says=["`source` of Signs, list_iterator"])
+    refusal(adapter.stepping, Own(model.optimizer, ""), Instead(), says=["`source` of Signs, list_iterator"])
 
 
 def test_the_average_of_weights_beside_an_optimizer_that_keras_runs_is_that_of_fit(tmp_path):
