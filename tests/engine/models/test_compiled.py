@@ -140,7 +140,7 @@ def test_a_schedule_is_run_by_keras_unless_an_option_sets_the_rate_and_an_averag
     words = "SGD(learning_rate=CosineDecay, use_ema=True, ema_overwrite_frequency=10)"
     assert found.taken == f"Taken from `compile`: {words}."
     assert found.unused == "Not taken from `compile`: ema_overwrite_frequency=10 of SGD."
-    assert "(`--mode allreduce` keeps one beside it)" in outcome(model, mode="easgd").unused
+    assert outcome(model, mode="easgd") == found
     given = outcome(model, learning_rate=0.5)
     assert given.taken == "Taken from `compile`: sgd (learning_rate=0.5, ema=0.99)."
     assert "`--learning-rate 0.5` for the learning rate of SGD(" in given.replaced
@@ -170,10 +170,10 @@ def test_what_keras_has_to_run_is_refused_where_workers_do_not_take_whole_steps(
             check, 3, **options, says=[own.own.words, "`--mode allreduce`, `--mode easgd`, or `--mode downpour`"]
         )
         assert said.count(". ") == 1
-    for option in ({"weight_decay": 0.1}, {"optimizer_params": {"a": 1}}, {"ema": 0.9}):
+    for option in ({"weight_decay": 0.1}, {"optimizer_params": {"a": 1}}):
         refusal(check, 1, **option, says=[f"`{spelled(next(iter(option)))}`", own.own.words])
     refusal(check, 1, "Decay", lr_schedule="cosine", says=["`--lr-schedule` and Decay exclude each other"])
-    check(1, lr_schedule="cosine")
+    check(1, lr_schedule="cosine", ema=0.9)
 
 
 def test_an_option_replaces_the_clipping_of_an_optimizer_that_keras_runs():
@@ -209,6 +209,11 @@ def test_an_option_that_is_given_or_searched_replaces_what_compile_said_and_a_de
     assert "(the steps are those of gem)" in outcome(model, mode="gem").unused
     gem = TrainingOptions(mode="gem").with_steps(framework.compiled_of(decaying).steps)
     assert (gem.weight_decay, gem.clip_norm) == (None, None)
+    averaged = compiled(optimizer=keras.optimizers.Adam(use_ema=True, ema_momentum=0.5))
+    found = outcome(averaged, mode="gem")
+    assert "Adam(" in found.unused
+    assert found.taken == "Taken from `compile`: average of the weights (ema=0.5)."
+    assert "`--ema 0.25` for the average of the weights of Adam(" in outcome(averaged, mode="gem", ema=0.25).replaced
     own = outcome(model, mode="easgd", worker_optimizer="adam")
     assert "`--worker-optimizer adam` for SGD(learning_rate=0.5)" in own.replaced
 

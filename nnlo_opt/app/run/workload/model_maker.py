@@ -249,7 +249,9 @@ class ModelMaker:
         options.check_own(n_workers, own.schedule if rate is None else "")
         adapter: Any = self._adapter
         stepping = adapter.stepping(own.optimizer, rate, clips=options.clipping(()) is not None)
-        return replace(options, own=OwnOptimizer(adapter.n_weights, stepping, own.words, options.ema))
+        # Where workers have weights of their own, the master keeps the average.
+        ema = options.ema if options.rule.averages_every_batch else None
+        return replace(options, own=OwnOptimizer(adapter.n_weights, stepping, own.words, ema))
 
     def checked_loss(
         self, options: TrainingOptions, model: Any, compiled: Compiled, samples: KnownSamples
