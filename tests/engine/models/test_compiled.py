@@ -350,6 +350,25 @@ def test_what_a_built_model_has_and_only_fit_applies_is_said():
     assert framework.remarks_on(compiled(optimizer="sgd", loss="mse", metrics=["mae"])) == []
 
 
+def test_metrics_that_take_logits_for_probabilities_are_said():
+    def said(loss, metrics, activation=None, n=1):
+        model = compiled(activation, n, optimizer="sgd", loss=loss, metrics=metrics)
+        label = Labels((1,), "int32") if n > 1 else Labels((1,), "float32", np.array([[0.0], [1.0]]))
+        found, outputs = framework.compiled_of(model), framework.describe_outputs(model, (3,))
+        terms, _ = make_terms(found.loss, None, outputs, [label], framework.RULES)
+        return "".join(framework.remarks_on(model, terms, metrics_of(found.metrics, terms)))
+
+    m, logits = keras.metrics, keras.losses.BinaryCrossentropy(from_logits=True)
+    assert said(logits, ["AUC", m.Precision(), m.Recall(thresholds=0), "mae", m.PrecisionAtRecall(0.5, name="p")]) == (
+        "The loss has from_logits=True, but acc, auc, precision, p take the logits for probabilities, as in `fit`: use "
+        "BinaryAccuracy(threshold=0), AUC(from_logits=True), Precision(thresholds=0), a sigmoid as last layer."
+    )
+    sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    assert said(sparse, ["accuracy", m.SparseTopKCategoricalAccuracy(2)], n=4) == ""
+    assert "a softmax as last layer" in said(sparse, [m.SparseCategoricalCrossentropy(from_logits=True), "AUC"], n=4)
+    assert said("binary_crossentropy", ["AUC", m.Precision()], "sigmoid") == ""
+
+
 def test_constraints_are_applied_by_the_optimizer_of_keras():
     def bound():
         model = mlp()
