@@ -360,8 +360,9 @@ def test_metrics_that_take_logits_for_probabilities_are_said():
 
     m, logits = keras.metrics, keras.losses.BinaryCrossentropy(from_logits=True)
     assert said(logits, ["AUC", m.Precision(), m.Recall(thresholds=0), "mae", m.PrecisionAtRecall(0.5, name="p")]) == (
-        "The loss has from_logits=True, but acc, auc, precision, p take the logits for probabilities, as in `fit`: use "
-        "BinaryAccuracy(threshold=0), AUC(from_logits=True), Precision(thresholds=0), a sigmoid as last layer."
+        "The loss has from_logits=True, and some metrics take these logits for probabilities, as in `fit`: acc, auc, "
+        "precision, p. Use BinaryAccuracy(threshold=0), AUC(from_logits=True), Precision(thresholds=0), a sigmoid as "
+        "last layer."
     )
     sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     assert said(sparse, ["accuracy", m.SparseTopKCategoricalAccuracy(2)], n=4) == ""

@@ -61,8 +61,8 @@ def remarks_on_logits(terms: Sequence[LossTerm], asked: Asked) -> list[str]:
     if not mistaken:
         return []
     return [
-        f"The loss has from_logits=True, but {', '.join(mistaken)} take the logits for probabilities, as in `fit`: "
-        f"use {', '.join(dict.fromkeys(remedies))}."
+        "The loss has from_logits=True, and some metrics take these logits for probabilities, as in `fit`: "
+        f"{', '.join(mistaken)}. Use {', '.join(dict.fromkeys(remedies))}."
     ]
 
 
@@ -181,13 +181,16 @@ class States:
         return found
 
     def _result(self, one: OutputMetric, state: Sequence[np.ndarray]) -> float:
+        import keras
         from keras import ops
 
-        values = [ops.cast(value, variable.dtype) for value, variable in zip(state, one.metric.variables, strict=True)]
-        result = one.metric.stateless_result(values)
-        if isinstance(result, Mapping):
-            raise TrialError(f"a metric must be one number; {one.name} is a dict of {', '.join(map(str, result))}")
-        return only_number(one.name, np.asarray(ops.convert_to_numpy(result)))
+        pairs = zip(one.metric.variables, state, strict=True)
+        # Not `stateless_result`: a result may be a variable, which has this value only within the scope.
+        with keras.StatelessScope([(variable, ops.cast(value, variable.dtype)) for variable, value in pairs]):
+            result = one.metric.result()
+            if isinstance(result, Mapping):
+                raise TrialError(f"a metric must be one number; {one.name} is a dict of {', '.join(map(str, result))}")
+            return only_number(one.name, np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(result))))
 
     def _each(self, states: Sequence[Any]) -> Iterator[tuple[OutputMetric, Sequence[Any]]]:
         """Yield the metrics, each with its part of the states of all."""
