@@ -78,7 +78,8 @@ class OwnTasks:
         own = framework.compiled_of(task.adapter.synced_model()).own
         instead = Instead(weight_decay=task.options.weight_decay, no_decay=task.options.no_decay)
         stepping = task.adapter.stepping(own, instead)
-        steps = OwnOptimizer(task.adapter.n_weights, stepping, own.words, task.options.ema)
+        ema = task.options.ema if task.options.rule.averages_every_batch else None
+        steps = OwnOptimizer(task.adapter.n_weights, stepping, own.words, ema)
         return task.replaced(options=replace(task.options, own=steps))
 
     def close(self):
@@ -298,12 +299,16 @@ def test_state_of_an_optimizer_that_no_checkpoint_holds_is_refused_by_name(tmp_p
     refusal(adapter.stepping, Own(model.optimizer, ""), Instead(), says=["`source` of Signs, list_iterator"])
 
 
-def test_the_average_of_weights_beside_an_optimizer_that_keras_runs_is_that_of_fit(tmp_path):
+@pytest.mark.parametrize("mode", ["allreduce", "downpour"])
+@pytest.mark.parametrize("shares", [False, True])
+def test_the_average_of_weights_beside_an_optimizer_that_keras_runs_is_that_of_fit(tmp_path, monkeypatch, mode, shares):
+    monkeypatch.setattr(LoopbackTeam, "shares", shares)
+
     def optimizer(o):
         return o.Adamax(0.05, use_ema=True, ema_momentum=0.9)
 
     _, left, losses = fitted(optimizer, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
-    finish(team := own_team(tmp_path, optimizer, mode="allreduce"))
+    finish(team := own_team(tmp_path, optimizer, mode=mode))
     np.testing.assert_allclose(central_of(team), left, rtol=1e-4, atol=1e-4)
     ours = [report.metrics["val_loss"] for report in team.reported(msg.EpochReported)]
     assert ours == pytest.approx(losses, rel=1e-3)

@@ -247,9 +247,9 @@ class Inspection:
             else:
                 compiled = self._maker.compiled(model, model_parameters(point))
                 terms, remarks = self._maker.checked_loss(options, model, compiled, self._data)
-                remarks = (*remarks, *self._maker.remarks_on(options, model, compiled))
                 figures = figures_of(terms)
                 asked = self._maker.metrics(compiled, terms)
+                remarks = (*remarks, *self._maker.remarks_on(options, model, compiled, terms, asked))
                 takes_metrics = self._maker.follows_metrics and (bool(asked.names) or compiled != Compiled())
                 findings = replace(
                     findings, loss=losses_in_words(terms), takes_metrics=takes_metrics, metrics=asked.names
