@@ -24,7 +24,7 @@ from nnlo_opt.core.base.errors import EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.engine.loading import modules as user_files
 from nnlo_opt.engine.models import framework
 from tests.helpers import effort, networks  # noqa: F401 (effort has the profile of `--hypothesis-profile`)
-from tests.helpers.launcher import BIN
+from tests.helpers.launcher import BIN, Preloaded
 from tests.helpers.pages import REPOSITORY
 
 #: package that a test may need -> the extra that installs it
@@ -320,6 +320,14 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return error
 
     return run
+
+
+@pytest.fixture(scope="session")
+def preloaded() -> Generator[Preloaded]:
+    """Runs commands and programs in processes that begin at once, and have no framework before they import one."""
+    processes = Preloaded()
+    yield processes
+    processes.close()
 
 
 @pytest.fixture(scope="session")

@@ -255,10 +255,13 @@ class Preloaded:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._process = subprocess.Popen(program, **pipes, text=True, env=environment())
 
-    def run(self, command: list[str], cwd: Path, timeout_s: float = 120.0, code: int | None = 0) -> Outcome:
-        """As `run` on one rank."""
+    def run(
+        self, command: list[str], cwd: Path, timeout_s: float = 120.0, code: int | None = 0, **variables: str
+    ) -> Outcome:
+        """As `run` on one rank, with further variables in its environment."""
         files = {name: cwd / f".{name}" for name in ("out", "err", "modules")}
-        request = {"command": command, "cwd": str(cwd), **{name: str(path) for name, path in files.items()}}
+        request = {"command": command, "cwd": str(cwd), "variables": variables}
+        request |= {name: str(path) for name, path in files.items()}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(request), file=self._process.stdin, flush=True)
