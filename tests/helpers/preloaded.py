@@ -19,6 +19,7 @@ from nnlo_opt.cli import main
 def python():
     """Run a program, as Python does."""
     del sys.argv[0]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

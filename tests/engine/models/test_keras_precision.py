@@ -74,11 +74,7 @@ def test_a_training_is_that_of_fit(tmp_path, policy):
 
 @pytest.mark.parametrize(
     ("policy", "workers"),
-    [
-        ("mixed_float16", 2),
-        pytest.param("mixed_float16", 1, marks=pytest.mark.proof),
-        pytest.param("mixed_bfloat16", 2, marks=pytest.mark.proof),
-    ],
+    effort.some_of([("mixed_float16", 1), ("mixed_float16", 2), ("mixed_bfloat16", 2)]),
 )
 def test_killed_after_every_epoch_a_training_ends_with_the_very_same_bits(tmp_path, policy, workers):
     """The scale begins so high that the first gradients overflow, and is halved until they do not."""
