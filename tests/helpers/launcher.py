@@ -95,6 +95,11 @@ def events_of(run: Path, kind: str = "") -> list[dict[str, Any]]:
     return [event for event in events if kind in ("", event["event"])]
 
 
+def check_continued(run: Path) -> None:
+    """Check that the starts of a training went on where the one before had ended, and none began anew."""
+    assert [event["epoch"] for event in events_of(run, "EpochEnded")].count(1) == 1
+
+
 def results_of(run: Path) -> list[dict[str, str]]:
     """Return the rows of `results.csv` of a run."""
     with (run / "results.csv").open() as file:
