@@ -271,13 +271,19 @@ class Preloaded:
         assert self._process.stdout is not None
         print(json.dumps(request), file=self._process.stdin, flush=True)
         ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
-        assert ready, f"no end after {timeout_s} s:\n{files['err'].read_text()[-3000:]}"
+        if not ready:
+            self._end_children()
         has_left_with = int(self._process.stdout.readline())
+        assert ready, f"no end after {timeout_s} s:\n{files['err'].read_text()[-3000:]}"
         modules = frozenset(json.loads(files["modules"].read_text()))
         return Outcome(has_left_with, files["out"].read_text(), files["err"].read_text(), modules).expect(code)
 
     def close(self) -> None:
         """End the process that forks, and what may still run of it."""
-        for process in [*psutil.Process(self._process.pid).children(recursive=True), self._process]:
-            process.kill()
+        self._end_children()
+        self._process.kill()
         self._process.communicate(timeout=10)  # closes the pipes, too
+
+    def _end_children(self) -> None:
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            process.kill()
