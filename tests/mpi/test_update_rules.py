@@ -22,6 +22,7 @@ def train(folder: Path, digits: Path, n_ranks: int, name: str, *options: str) ->
     """The weights that a training on `n_ranks` ranks ends with."""
     command = ["TrainingDriver", "--model", "model.py", *launcher.data_of(digits), "--checkpoint", name, *options]
     launcher.run(n_ranks, command, folder)
+    launcher.check_continued(folder / "checkpoints" / name)
     newest = max((folder / "checkpoints" / name / "trials").iterdir())
     with np.load(newest / "fold0/weights.npz") as archive:
         return archive["weights"]
