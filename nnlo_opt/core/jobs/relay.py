@@ -138,6 +138,12 @@ class Relay(Workplace):
             rank, message = self._arrived.popleft()
             if isinstance(message, msg.TeamReformed):
                 self._reform(rank, message)
+            work = self._under_way.get(message.assignment) if isinstance(message, msg.FoldFailed) else None
+            if work is not None and work.told is not None:
+                # A signal that ends this job may have killed a process of the user: another job will show whether the
+                # trial fails.
+                logger.warning("assignment %d failed while it was to end: %s", message.assignment, message.reason)
+                message = msg.FoldStopped(assignment=message.assignment)
             if not isinstance(message, msg.AssignmentMessage) or self._counts(message):
                 reports.append((rank, message))
         return reports
