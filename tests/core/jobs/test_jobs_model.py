@@ -61,7 +61,7 @@ def test_many_jobs_struck_at_random_finish_the_search():
 
 @pytest.mark.parametrize("name", PLANS)
 def test_the_coordinator_of_a_search_loses_nothing_at_a_strike(name):
-    run_all(each_strike(replace(PLANS[name], is_whole=True), every=12))
+    run_all(each_strike(replace(PLANS[name], is_whole=True), every=24))
 
 
 def test_the_coordinator_of_a_search_loses_nothing_whatever_strikes():
