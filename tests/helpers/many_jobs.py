@@ -205,7 +205,8 @@ class Process(threading.Thread):
         self.turn.acquire()
         try:
             team, files = Team(self), Client(self.world.disk, self.number, self.before)
-            search = (WholeSearch if self.world.plan.is_whole else FewTrials)(self.world.plan.n_trials)
+            n_trials = self.world.plan.n_trials
+            search = WholeSearch(n_trials, self) if self.world.plan.is_whole else FewTrials(n_trials)
             self.check_alive()
             self.job = Job(files, self, team.relay, search, timing=TIMING)
             while self.job.step():
@@ -354,6 +355,8 @@ class World:
                     self._check_lost(event.assignment, held, read_s if event.counts else math.inf)
                 case ev.TermBegan() if event.time_s < time_s:
                     raise Violation("time goes back")
+            if self.plan.is_whole and event.time_s < time_s - 1e-6:
+                raise Violation("time goes back")
             roster.apply(event)
             time_s = event.time_s
         if any(n > 1 for n in n_finished.values()):

@@ -138,8 +138,7 @@ class Relay(Workplace):
             rank, message = self._arrived.popleft()
             if isinstance(message, msg.TeamReformed):
                 self._reform(rank, message)
-            work = self._under_way.get(message.assignment) if isinstance(message, msg.FoldFailed) else None
-            if work is not None and work.told is not None:
+            if isinstance(message, msg.FoldFailed) and self._is_to_end(message.assignment):
                 # A signal that ends this job may have killed a process of the user: another job will show whether the
                 # trial fails.
                 logger.warning("assignment %d failed while it was to end: %s", message.assignment, message.reason)
@@ -170,6 +169,10 @@ class Relay(Workplace):
         if work.told not in (kind, msg.StopFold):
             work.told = kind
             self._orders.append((work.rank, kind(assignment=number)))
+
+    def _is_to_end(self, number: int) -> bool:
+        """Return True if the master of an assignment was told to end it."""
+        return number in self._under_way and self._under_way[number].told is not None
 
     def _counts(self, message: msg.AssignmentMessage) -> bool:
         """Return True if a message of a master is to be reported; note if it ends the assignment."""
