@@ -179,7 +179,7 @@ def reports_are_recorded_before_anything_is_lost(patch):
         while log.waiting:
             self._take(job, log, log.waiting.popleft(), reports)
         if log.watch.is_silent and job in self.roster.here:
-            self._expel(job, *lead_module.VANISHED, Expelled())
+            self._expel(job, lead_module.VANISHED, Expelled())
         return reports
 
     patch.setattr(Lead, "_read", read)

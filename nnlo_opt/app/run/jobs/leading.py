@@ -18,8 +18,11 @@ from nnlo_opt.core.coordinator.state import CoordinatorState
 from nnlo_opt.core.jobs import lead as jobs
 from nnlo_opt.core.jobs.star import Star
 from nnlo_opt.core.trials import events as ev
-from nnlo_opt.core.trials.deaths import read_notes
+from nnlo_opt.core.trials.deaths import first_by_team, read_notes
 from nnlo_opt.core.trials.ledger import Ledger
+
+#: why a team has lost its work if a rank of another team of its job has died, and whether that counts against a trial
+ANOTHER_DIED: jobs.Cause = ("a rank of another block of its job has died", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +136,11 @@ class LeadingSearch(jobs.Search):
         options = self._driver.options
         return why_refused(job, options.plan.n_fold, every_rank_trains=options.training.rule.averages_every_batch)
 
-    def cause_of(self, job: int) -> tuple[str, bool]:
-        teams = self._run.ledger.jobs[job].teams
-        for death in read_notes(self._run.path):
-            if death.team is not None and death.team in teams:
-                return f"rank {death.world_rank} of {death.host}: {death.how}", True
-        return jobs.VANISHED
+    def cause_of(self, job: int, team: int) -> jobs.Cause | None:
+        died = first_by_team(read_notes(self._run.path))
+        if team in died:
+            return died[team], True
+        return ANOTHER_DIED if died.keys() & set(self._run.ledger.jobs[job].teams) else None
 
     def step(self, lead: jobs.Lead, reports: list[jobs.Report]) -> None:
         if self.running is None:
