@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from nnlo_opt.app.run.jobs.shared_run import SharedRun
 from nnlo_opt.app.run.start.begin import Asked, Beginning
 from nnlo_opt.app.run.start.coordinate import RunningSearch
 from nnlo_opt.app.run.start.driver import Driver
 from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.clock import Clock
 from nnlo_opt.core.comm.topology import Team
 from nnlo_opt.core.comm.transport import Transport
 from nnlo_opt.core.coordinator.instructions import JobsChanged, SearchPlan
@@ -21,6 +23,26 @@ from nnlo_opt.core.trials.ledger import Ledger
 
 #: why a team has lost its work if a rank of another team of its job has died, and whether that counts against a trial
 ANOTHER_DIED: jobs.Cause = ("a rank of another block of its job has died", False)
+
+
+@dataclass(frozen=True, slots=True)
+class TermClock:
+    """Clock by which a term's coordinator has the same time of the run as its `Lead`.
+
+    This machine's clock may be behind that of the coordinator before, and times of the journal must not go back.
+    """
+
+    clock: Clock
+    lead: jobs.Lead
+    ledger: Ledger
+
+    def monotonic_s(self) -> float:
+        """Return seconds of this machine's monotonic clock."""
+        return self.clock.monotonic_s()
+
+    def unix_s(self) -> float:
+        """Return the Unix time that the time of the run stands for."""
+        return self.ledger.first_start_unix_s + self.lead.now_s
 
 
 class TermSearch(RunningSearch):
@@ -43,6 +65,9 @@ class TermSearch(RunningSearch):
 
     def _reach(self) -> Transport:
         return self._star
+
+    def _clock(self) -> Clock:
+        return TermClock(self._driver.clock, self._lead, self.directory.ledger)
 
     def _look_for_preemption(self) -> None:
         """Do nothing: a job that has to end leaves, and the search goes on in others."""
