@@ -71,6 +71,20 @@ def test_a_job_of_one_rank_hears_what_was_decided_although_its_objective_waits_f
 
 
 @pytest.mark.proof
+def test_each_job_has_a_launcher_that_starts_it_again(tmp_path):
+    (tmp_path / "objective.py").write_text(OBJECTIVE)
+    run, launch = tmp_path / RUN, ["nnlo-opt", "launch", "-n", "2", "--no-ulfm", "--"]
+    jobs = [launcher.start(1, [*launch, *DRIVER, "--join", "20", "--num-iterations", "40"], tmp_path) for _ in range(2)]
+    jobs[0].wait_for(run, "JobJoined", 2)
+    jobs[0].rank(1).kill()
+    assert "starting again from the journal, restart 1 of at most 10" in jobs[0].wait(120).err
+    jobs[1].wait(60)
+    launcher.check_search(run, 40)
+    assert len(launcher.events_of(run, "JobJoined")) == 3
+    assert not list(run.glob("launch*"))
+
+
+@pytest.mark.proof
 def test_a_job_of_one_rank_says_goodbye_although_its_objective_does_not_return(tmp_path):
     (tmp_path / "objective.py").write_text(objectives.module("    time.sleep(600)"))
     run = tmp_path / RUN
