@@ -66,7 +66,7 @@ def modules_of(table: dict[str, str]) -> list[str]:
 PURE_DATA: dict[str, str] = {
     "core.base": "errors clock files logs pulse records safe_path spelling timeline trees user_code vectors",
     "core.training": "options history schedules stopping",
-    "core.trials": "trial events identity ledger objectives figure",
+    "core.trials": "trial events identity joined_job ledger objectives figure",
     "core.comm": "calls messages objective_messages run_messages codec topology transport",
     "core.jobs": "files",
     "core.data": "source folds batches order ragged weights",
@@ -77,7 +77,7 @@ PURE_DATA: dict[str, str] = {
 }
 #: folder -> its modules that decide: besides, no file, clock, process or random state of its own
 PURE_DECISIONS: dict[str, str] = {
-    "core.coordinator": "ending instructions outcomes policy membership state suggestions",
+    "core.coordinator": "ending instructions outcomes policy membership shared_state state suggestions",
     "core.jobs": "liveness roster",
     "core.block": "exchange.rounds master.instructions master.state master.submaster_state",
     "core.search": "random design encoding genetic grid start_points curves pruners pruning racing targets warm_start "

@@ -91,6 +91,7 @@ FOR_BOTH = ("core/", "engine/", "app/run/", "app/api/", "app/analysis/", "app/re
 OF_COMMANDS = {
     "app/run/afterwards/mirrors.py: --overwrite",
     "app/run/start/identity.py: --no-shuffle",
+    "core/jobs/repaired.py: --warm-start",
     "core/space/fixing.py: --fix",
     "core/trials/identity.py: --external-data",
     "core/trials/objectives.py: --figure-of-merit",

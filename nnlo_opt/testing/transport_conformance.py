@@ -5,10 +5,14 @@ creates a new transport for every scenario of `SCENARIOS`, in order, and calls `
 transport must be new, because one endpoint may begin the next scenario before another has ended this one.
 
 A scenario describes one endpoint as a generator, which yields while it waits.
+
+The scenarios of `STAR_SCENARIOS` suppose less: a centre and ends that exchange messages with it only, without payloads.
+The ends call the centre 0, whatever the centre calls them.
 """
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,14 +21,18 @@ from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.base.vectors import ALIGNMENT_BYTES
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.objective_messages import CallObjective
-from nnlo_opt.core.comm.run_messages import Shutdown
+from nnlo_opt.core.comm.run_messages import SharedFilesChanged, Shutdown
 from nnlo_opt.core.comm.transport import Received, Transport, receive, wait_until
 
 Steps = Generator[None, None, None]
 Scenario = Callable[[Transport], Steps]
+#: arguments: this end, its number at the centre (0: the centre), and the numbers of all ends but the centre
+StarScenario = Callable[[Transport, int, Sequence[int]], Steps]
 
 #: more turns than any scenario needs
 _MOST_TURNS = 200_000
+#: turns after which a message that was sent twice has come twice
+_LATE_TURNS = 30
 #: number of float32 values that no MPI sends eagerly (4 MB)
 _N_LARGE = 1 << 20
 
@@ -40,13 +48,37 @@ def play(scenario: Scenario, transport: Transport, timeout_s: float = 60.0) -> N
 
 def play_in_turns(scenario: Scenario, ends: Sequence[Transport]) -> None:
     """Play the parts of all endpoints in this process, one step of each in turn."""
-    under_way = [scenario(end) for end in ends]
+    _take_turns([scenario(end) for end in ends])
+    assert all(end.poll() is None for end in ends), "more has come than was sent"
+
+
+class Star(NamedTuple):
+    """Star to be tested, in this process."""
+
+    centre: Transport
+    #: number of an end at the centre -> the end
+    ends: Mapping[int, Transport]
+    #: called after each turn; carries messages on
+    between: Callable[[], object] = lambda: None
+
+
+def play_star(scenario: StarScenario, star: Star) -> None:
+    """Play the parts of the centre and of all ends in this process, one step of each in turn."""
+    numbers, others = [*star.ends], [*star.ends.items()]
+    _take_turns([scenario(end, number, numbers) for number, end in ((0, star.centre), *others)], star.between)
+    for _ in range(_LATE_TURNS):
+        star.between()
+    assert all(end.poll() is None for end in (star.centre, *star.ends.values())), "more has come than was sent"
+
+
+def _take_turns(under_way: list[Steps], between: Callable[[], object] = lambda: None) -> None:
+    n_parts = len(under_way)
     for _ in range(_MOST_TURNS):
         under_way = [steps for steps in under_way if next(steps, under_way) is None]
         if not under_way:
-            break
-    assert not under_way, f"{len(under_way)} of {len(ends)} ends never return"
-    assert all(end.poll() is None for end in ends), "more has come than was sent"
+            return
+        between()
+    raise AssertionError(f"{len(under_way)} of {n_parts} ends never return")
 
 
 # ---------------------------------------------------------------- scenarios
@@ -204,6 +236,86 @@ def memory_that_one_end_shares_is_that_of_all(end: Transport) -> Steps:
     assert count[0] == n_turns * end.size
 
 
+# ---------------------------------------------------------------- scenarios of a star
+
+
+def messages_of_ends_reach_the_centre_in_order(end: Transport, number: int, ends: Sequence[int]) -> Steps:
+    """All ends send to the centre at once."""
+    n_messages = 20
+    if number:
+        for n in range(n_messages):
+            end.send(0, SharedFilesChanged(trial=n, names=[f"snow ☃ {number}"]))
+            if n % 7 == 0:
+                yield
+        return
+    n_from = dict.fromkeys(ends, 0)
+    for _ in range(n_messages * len(ends)):
+        received = yield from _next(end)
+        assert received.payload is None
+        assert received.message == SharedFilesChanged(
+            trial=n_from[received.source], names=[f"snow ☃ {received.source}"]
+        )
+        n_from[received.source] += 1
+
+
+def messages_of_the_centre_reach_each_end_in_order(end: Transport, number: int, ends: Sequence[int]) -> Steps:
+    """Each end gets its own messages only, and they come from 0."""
+    n_messages = 20
+    if number:
+        for n in range(n_messages):
+            received = yield from _next(end)
+            assert (received.source, received.message) == (0, msg.GoOn(assignment=1000 * number + n))
+        return
+    for n in range(n_messages):
+        for dest in ends:
+            end.send(dest, msg.GoOn(assignment=1000 * dest + n))
+        if n % 7 == 0:
+            yield
+
+
+def each_answer_follows_its_question(end: Transport, number: int, ends: Sequence[int]) -> Steps:
+    """The centre asks one end after another, several times."""
+    n_rounds = 3
+    if number:
+        for _ in range(n_rounds):
+            question = (yield from _next(end)).message
+            assert isinstance(question, msg.GoOn)
+            end.send(0, SharedFilesChanged(trial=question.assignment, names=[]))
+        return
+    for n in range(n_rounds):
+        for dest in ends:
+            end.send(dest, msg.GoOn(assignment=n))
+            received = yield from _next(end)
+            assert (received.source, received.message) == (dest, SharedFilesChanged(trial=n, names=[]))
+
+
+def what_the_centre_may_not_send_is_refused_and_leaves_no_trace(
+    end: Transport, number: int, ends: Sequence[int]
+) -> Steps:
+    """Ends that do not exist, and data that are not plain or not finite."""
+    if number:
+        assert (yield from _next(end)).message == msg.GoOn(assignment=1)
+        return
+    for dest in (-2, max(ends) + 1000):
+        with pytest.raises(ProtocolError):
+            end.send(dest, msg.GoOn(assignment=0))
+    for value in (float("nan"), object()):
+        with pytest.raises(ProtocolError):
+            end.send(ends[0], msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={"x": value}))
+    yield
+    for dest in ends:
+        end.send(dest, msg.GoOn(assignment=1))
+
+
+#: all scenarios of a star
+STAR_SCENARIOS: tuple[StarScenario, ...] = (
+    messages_of_ends_reach_the_centre_in_order,
+    messages_of_the_centre_reach_each_end_in_order,
+    each_answer_follows_its_question,
+    what_the_centre_may_not_send_is_refused_and_leaves_no_trace,
+)
+
+
 #: all scenarios; each is run with 1, 2 and 5 endpoints
 SCENARIOS: tuple[Scenario, ...] = (
     nothing_has_arrived_where_nothing_was_sent,
@@ -246,6 +358,20 @@ class TransportConformance:
         assert found is not None
         assert found[0] is second
         assert found[1].message == msg.Fence(assignment=3)
+
+
+class StarConformance:
+    """Test class to inherit from for a star without payloads; define `make`."""
+
+    @staticmethod
+    def make(n_ends: int) -> Star:
+        """Return a star of a centre and `n_ends` ends."""
+        raise NotImplementedError("A suite must have a static method `make`, as its docstring shows.")
+
+    @pytest.mark.parametrize("n_ends", [1, 4])
+    @pytest.mark.parametrize("scenario", STAR_SCENARIOS, ids=lambda scenario: scenario.__name__)
+    def test_scenario_of_a_star(self, scenario: StarScenario, n_ends: int) -> None:
+        play_star(scenario, self.make(n_ends))
 
 
 # ---------------------------------------------------------------- helpers

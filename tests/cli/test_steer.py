@@ -13,6 +13,7 @@ from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.owner import this_process
 from nnlo_opt.core.trials.run_lock import RunLock
 from nnlo_opt.space import Categorical, Integer, Real, Space, When
+from tests.helpers.shared_run import shared_run
 from tests.helpers.stories import START, write_journal
 
 SPACE = Space(
@@ -135,6 +136,18 @@ def test_a_trial_that_cannot_be_stopped_is_refused(run, tmp_path, words, sentenc
 
 def test_an_idle_run_cannot_be_stopped(run, refused):
     assert "on which no process works" in refused("stop", run())
+
+
+def test_a_shared_run_is_stopped_by_whichever_job_coordinates_it(tmp_path, capsys):
+    shared_run(tmp_path)
+    assert tool.main(["stop", str(tmp_path), "--wait", "0"]) == EXIT_FAILURE
+    assert "Job 2, which coordinates, has not answered in 0 s" in capsys.readouterr().out
+    (path,) = (tmp_path / "inbox").iterdir()
+    assert json.loads(path.read_text()) == {"request": "Stop", "owner": {"job": 4}, "trial": None, "finish": False}
+
+
+def test_a_shared_run_whose_jobs_have_ended_cannot_be_stopped(tmp_path, refused):
+    assert "on which no process works" in refused("stop", shared_run(tmp_path, ends=True))
 
 
 def test_a_trial_of_a_training_cannot_be_stopped(run, tmp_path, refused):

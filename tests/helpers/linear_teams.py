@@ -7,9 +7,10 @@ import numpy as np
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.topology import plan_single_block
 from nnlo_opt.core.training.options import TrainingOptions
-from nnlo_opt.core.trials.checkpoint import fold_directory, load_weights
+from nnlo_opt.core.trials.attempts import attempt_directory
+from nnlo_opt.core.trials.checkpoint import load_weights
 from tests.helpers.linear_serial import BATCH, EPOCHS, RATE, SMALL
-from tests.helpers.loopback_team import LoneTeam, linear_tasks
+from tests.helpers.loopback_team import LoneTeam, attempts_at, linear_tasks
 
 
 def options_of(**changes):
@@ -67,8 +68,9 @@ def val_losses(team):
 
 
 def place_of(where, trial=0):
-    """Folder of fold 0 of a trial; `where`: a team, or its directory."""
-    return fold_directory(getattr(where, "directory", where), trial, 0)
+    """Folder of the last attempt at fold 0 of a trial; `where`: a team, or its directory."""
+    directory = getattr(where, "directory", where)
+    return attempt_directory(directory, trial, 0, [(0, 0), *attempts_at(directory, trial)][-1])
 
 
 def central_of(team, trial=0):

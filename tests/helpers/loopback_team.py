@@ -33,6 +33,7 @@ from nnlo_opt.core.data.source import DataSource
 from nnlo_opt.core.models.adapter import Metrics, ModelAdapter
 from nnlo_opt.core.models.layout import FloatVector
 from nnlo_opt.core.training.options import TrainingOptions, model_parameters
+from nnlo_opt.core.trials.checkpoint import fold_directory
 from nnlo_opt.core.trials.objectives import Comparison
 from nnlo_opt.core.trials.run_directory import RunRequest
 from tests.helpers.linear_model import LinearAdapter
@@ -307,8 +308,17 @@ def linear_tasks(source: DataSource, folds: list[Fold], options: TrainingOptions
     return partial(tasks_from, build, source, folds, options)
 
 
+def attempts_at(directory: Path, trial: int) -> list[tuple[int, int]]:
+    """Term and number of the attempts at fold 0 of a trial that have a folder of their own, oldest first."""
+    folders = fold_directory(directory, trial, 0).glob("attempt-*")
+    return sorted((int(term), int(number)) for term, number in (path.name.split("-")[1:] for path in folders))
+
+
 class LoneTeam(LoopbackTeam):
     """A team with the coordinator's end of its transport in the hands of the test."""
+
+    #: term of its assignments; from 1 on, each has a folder of its own
+    term = 0
 
     def __init__(
         self,
@@ -332,9 +342,11 @@ class LoneTeam(LoopbackTeam):
 
     def run_fold(self, point: Mapping[str, Any] | None = None, trial: int = 0) -> int:
         """Order fold 0 of `trial` to be trained; the number of the assignment."""
-        number = self._n_assignments
-        self._n_assignments += 1
-        self.order(msg.RunFold(assignment=number, trial=trial, fold=0, attempt=1, point=dict(point or {})))
+        before = attempts_at(self.directory, trial) if self.term else []
+        number = max([self._n_assignments, *(number + 1 for _, number in before)])
+        self._n_assignments = number + 1
+        shared = {"term": self.term, "before": before}
+        self.order(msg.RunFold(assignment=number, trial=trial, fold=0, attempt=1, point=dict(point or {}), **shared))
         return number
 
     def step(self, rng: np.random.Generator | None = None) -> bool:

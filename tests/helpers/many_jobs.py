@@ -13,11 +13,16 @@ from random import Random
 
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.codec import from_json
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.jobs.files import begun_name, journal_name, log_name, term_name
 from nnlo_opt.core.jobs.job import Job
+from nnlo_opt.core.jobs.lead import Search
 from nnlo_opt.core.jobs.lines import JOB_LINES, Follows, Reported
 from nnlo_opt.core.jobs.liveness import Timing
+from nnlo_opt.core.jobs.relay import Relay
 from nnlo_opt.core.jobs.roster import Roster
+from nnlo_opt.core.jobs.star import Star
 from nnlo_opt.core.jobs.succession import BEGUN
 from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.journal import read_journal
@@ -25,6 +30,7 @@ from nnlo_opt.core.trials.ledger import Ledger
 from tests.helpers.shared_disk import Client, Disk, Violation
 from tests.helpers.steps import fold_finished
 from tests.helpers.stories import completed, finished
+from tests.helpers.whole_search import WholeSearch
 
 TIMING = Timing(beat_s=2.0, limit_s=8.0, settle_s=2.0)
 #: seconds that a fold takes
@@ -61,53 +67,67 @@ class Plan:
     late_s: float = 2.0
     names_late_s: float = 5.0
     n_trials: int = 3
+    #: True for the coordinator of the product, which does not write its term into points
+    is_whole: bool = False
 
 
-class Teams:
-    """The only team of a job, and what it reports."""
+class CheckedRelay(Relay):
+    """Relay that checks which orders are obeyed."""
 
-    def __init__(self, process):
-        self._process = process
-        #: (message, second at which it is done)
-        self._work = None
-        self._reports = []
-
-    @property
-    def is_busy(self):
-        return self._work is not None or bool(self._reports)
+    #: term of the last order
+    term = 0
 
     def take(self, term, rank, message):
-        process, world = self._process, self._process.world
-        if message.point["term"] != term:
+        if isinstance(message, msg.RunFold) and message.point.get("term", term) != term:
             raise Violation(f"an order of term {message.point['term']} was obeyed in term {term}")
+        self.term = term
+        super().take(term, rank, message)
+
+
+class Team:
+    """The only team of a job, which is a single process: its master and the relay."""
+
+    def __init__(self, process):
+        self._process, network = process, LoopbackNetwork(2)
+        self.relay = CheckedRelay(network.end(0), Topology.plan(1, 1).teams, process, lambda: None)
+        self._orders = network.end(1)
+        #: (order, second at which it is done, number among all trainings)
+        self._work = None
+
+    def turn(self):
+        self.relay.turn()
+        while (received := self._orders.poll()) is not None:
+            if isinstance(received.message, msg.RunFold):
+                self._begin(received.message)
+            elif isinstance(received.message, msg.StopFold | msg.PreemptFold) and self._work is not None:
+                self._end(msg.FoldStopped(assignment=received.message.assignment))
+        if self._work is not None and self._process.world.disk.now_s >= self._work[1]:
+            self._end(fold_finished(self._work[0].assignment, float(self._work[2])))
+        self.relay.turn()
+
+    def _begin(self, order):
+        process, world, term = self._process, self._process.world, self.relay.term
         if self._work is not None:
             raise Violation("a team got a fold while it trains another one")
-        if any(other[1:3] == (term, message.assignment) for other in world.trainings):
-            raise Violation(f"assignment {message.assignment} of term {term} is trained twice, in one folder")
-        world.trainings.append((process.job.number, term, message.assignment, message.trial))
-        self._work = message, world.disk.now_s + WORK_S, len(world.trainings) - 1
+        if any(other[1:3] == (term, order.assignment) for other in world.trainings):
+            raise Violation(f"assignment {order.assignment} of term {term} is trained twice, in one folder")
+        world.trainings.append((process.job.number, term, order.assignment, order.trial))
+        self._work = order, world.disk.now_s + WORK_S, len(world.trainings) - 1
 
-    def reports(self):
-        if self._work is not None and self._process.world.disk.now_s >= self._work[1]:
-            self._reports.append((0, fold_finished(self._work[0].assignment, float(self._work[2]))))
-            self._work = None
-        reports, self._reports = self._reports, []
-        return reports
-
-    def let_go(self):
-        if self._work is not None:
-            self._reports.append((0, msg.FoldStopped(assignment=self._work[0].assignment)))
-            self._work = None
-
-    def drop(self):
-        self._work, self._reports = None, []
+    def _end(self, message):
+        self._orders.send(0, message)
+        self._work = None
 
 
-class FewTrials:
+class FewTrials(Search):
     """Coordinator of a search with a few trials of one fold."""
 
     def __init__(self, n_trials):
         self._n_trials = n_trials
+        self._star = None
+
+    def asks_for_more(self, is_complete):
+        return False
 
     def opening(self, events, time_s):
         started = ev.RunStarted(time_s=time_s, unix_s=1e6, n_ranks=1, n_blocks=1, identity={})
@@ -116,22 +136,24 @@ class FewTrials:
         ended = {e.trial for e in events if isinstance(e, ev.TrialCompleted)}
         trials = {e.assignment: e.trial for e in events if isinstance(e, ev.FoldAssigned)}
         figures = {trials[e.assignment]: e.figure_of_merit for e in events if isinstance(e, ev.AssignmentFinished)}
-        self._finished = set(figures)
+        self._star, self._finished = None, set(figures)
         self._attempts = Counter(e.trial for e in events if isinstance(e, ev.FoldAssigned))
         missing = [completed(trial, figure, time_s) for trial, figure in figures.items() if trial not in ended]
         return [started, *missing, *(ev.TrialSuggested(time_s=time_s, trial=trial, point={}) for trial in new)]
 
     def step(self, lead, reports):
-        for report in reports:
-            number, now_s = report.message.assignment, lead.now_s
+        self._star = self._star or Star(lead)
+        self._star.deliver(reports)
+        while (received := self._star.poll()) is not None:
+            number, now_s = received.message.assignment, lead.now_s
             held = lead.roster.held.get(number)
             if held is None:
                 continue
-            if isinstance(report.message, msg.FoldStopped):
+            if isinstance(received.message, msg.FoldStopped):
                 lead.record(ev.AssignmentPreempted(time_s=now_s, assignment=number))
                 continue
             self._finished.add(held.trial)
-            figure = report.message.figure_of_merit
+            figure = received.message.figure_of_merit
             lead.record(finished(number, figure, now_s), completed(held.trial, figure, now_s))
         if len(self._finished) == self._n_trials:
             if not lead.roster.is_complete:
@@ -142,13 +164,14 @@ class FewTrials:
             trials = [t for t in range(self._n_trials) if t not in self._finished and lead.roster.is_free(t, 0)]
             if trials and not lead.roster.of(job):
                 self._assign(lead, job, trials[0])
+        self._star.flush()
 
     def _assign(self, lead, job, trial):
         number, team = self._attempts.total(), lead.roster.teams(job)[0]
         self._attempts[trial] += 1
         what = {"assignment": number, "trial": trial, "fold": 0, "attempt": self._attempts[trial]}
         lead.record(ev.FoldAssigned(time_s=lead.now_s, block=1, team=team, n_ranks=1, **what))
-        lead.send(job, msg.RunFold(point={"term": lead.term}, **what))
+        self._star.send(lead.roster.ranks(job)[1], msg.RunFold(point={"term": lead.term}, **what))
 
 
 class Process(threading.Thread):
@@ -174,12 +197,14 @@ class Process(threading.Thread):
     def run(self):
         self.turn.acquire()
         try:
-            teams, files = Teams(self), Client(self.world.disk, self.number, self.before)
-            search = FewTrials(self.world.plan.n_trials)
+            team, files = Team(self), Client(self.world.disk, self.number, self.before)
+            search = (WholeSearch if self.world.plan.is_whole else FewTrials)(self.world.plan.n_trials)
             self.check_alive()
-            self.job = Job(files, self, teams, search, timing=TIMING)
+            self.job = Job(files, self, team.relay, search, timing=TIMING)
             while self.job.step():
+                team.turn()
                 self.give_turn()
+                team.turn()
                 if self.fate.leaves_s is not None and self.world.disk.now_s >= self.fate.leaves_s:
                     self.job.leave()
         except Killed:

@@ -107,5 +107,15 @@ def with_folds():
     return story.ledger
 
 
+def shared_by_jobs():
+    story = search(2)
+    story.apply(ev.TermBegan(time_s=20.0, term=1, job=1))
+    for job, host in ((1, EVIL), (2, "node-2")):
+        story.apply(ev.JobJoined(time_s=20.0 + job, job=job, host=host, n_ranks=5, n_teams=2, n_blocks=2))
+    story.begin(30.0, story.assign(30.0, story.suggest(30.0, **point(2)), block=3, team=2))
+    story.apply(ev.JobLeft(time_s=40.0, job=2, reason=EVIL, expelled=True))
+    return story.ledger
+
+
 LEDGERS = [empty, started, all_failed, without_a_space, of_a_later_version, not_finite]
-LEDGERS += [unfinished, restarted_with_losses, with_folds]
+LEDGERS += [unfinished, restarted_with_losses, with_folds, shared_by_jobs]

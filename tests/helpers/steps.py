@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from enum import Enum
 
 from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.coordinator.ending import Phase
 from nnlo_opt.core.coordinator.instructions import Append, FromMaster, Send
 from nnlo_opt.core.coordinator.membership import TeamState
 from nnlo_opt.core.search.base import Suggestion
@@ -80,7 +81,8 @@ def check(state):
     """What must always hold of the state."""
     running = {a.number for a in state.ledger.assignments if a.end is None}
     under_way = {a.number for a in state.membership.assignment_of_team.values()}
-    assert running == under_way, "assignments under way in the ledger and on the teams differ"
+    is_open = state.phase is not Phase.OPENING  # before, what earlier starts left open is nobody's
+    assert running == under_way or not is_open, "assignments under way in the ledger and on the teams differ"
     check_blocks(state.membership, state.topology)
     held = state.membership.trial_of_block.values()
     for trial in state.ledger.trials:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -42,7 +43,7 @@ from nnlo_opt.engine.comm.mpi.world import WORLD, World, finalize
 from nnlo_opt.engine.comm.node import Neighbour
 from nnlo_opt.engine.comm.rank_group import RankGroup
 from nnlo_opt.engine.runtime.devices import cores, pack_cores, unpack_cores
-from nnlo_opt.testing.transport_conformance import SCENARIOS, play
+from nnlo_opt.testing.transport_conformance import SCENARIOS, STAR_SCENARIOS, play
 from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.loopback_team import BuiltTasks, tasks_from
 from tests.helpers.memory_source import linear_source
@@ -53,6 +54,8 @@ LIMIT_S = 30.0
 def the_transport_conforms(world: World) -> None:
     for scenario in SCENARIOS:
         play(scenario, world.transport(), LIMIT_S)
+    for star in STAR_SCENARIOS if world.size > 1 else ():
+        play(partial(star, number=world.rank, ends=range(1, world.size)), world.transport(), LIMIT_S)
 
 
 def the_transport_conforms_between_nodes(world: World) -> None:

@@ -24,7 +24,8 @@ from nnlo_opt.core.base.safe_path import discard
 from nnlo_opt.core.block.task import FoldTask
 from nnlo_opt.core.models.adapter import EpochCallbacks
 from nnlo_opt.core.training.history import as_nnlo_history
-from nnlo_opt.core.trials.checkpoint import fold_directory, load_weights
+from nnlo_opt.core.trials.attempts import result_directory
+from nnlo_opt.core.trials.checkpoint import load_weights
 from nnlo_opt.core.trials.events import AssignmentFailed, Event
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.engine.comm.rank_group import RankGroup, abort_on_error
@@ -162,7 +163,7 @@ class Manager:
         outcomes = []
         for fold, found in sorted(trial.folds.items()):
             root = teams[fold].master_rank
-            own = history_of(directory, trial.number, fold) if group.rank == root else None
+            own = history_of(directory, trial, fold) if group.rank == root else None
             history, n_ranks = group.share_json(own, root), len(teams[fold].world_ranks)
             outcomes.append(FoldOutcome(figure_of_merit=found.figure_of_merit, history=history, n_ranks=n_ranks))
         self._outcomes = outcomes
@@ -170,7 +171,7 @@ class Manager:
         root = teams[best].master_rank
         weights, state = None, None
         if group.rank == root:
-            weights, state = load_weights(fold_directory(directory, trial.number, best))
+            weights, state = load_weights(result_directory(directory, trial, best))
         self._trained = group.share(weights, root), group.share(state, root)
 
     # ------------------------------------------------------------ the model

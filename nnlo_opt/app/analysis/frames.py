@@ -15,7 +15,7 @@ from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.identity import ParameterFacts
 from nnlo_opt.core.trials.ledger import Ledger
-from nnlo_opt.core.trials.trial import AssignmentEnd, Trial, TrialState
+from nnlo_opt.core.trials.trial import Assignment, AssignmentEnd, Trial, TrialState
 
 if TYPE_CHECKING:
     import pandas
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Series: TypeAlias = pandas.Series
 
 #: columns of integers, booleans, text, or categories; all other columns except parameters are floats
-_INTEGERS = ("trial", "n_folds", "epochs", "attempt", "block", "n_ranks", "fold", "epoch", "assignment", "team")
+_INTEGERS = ("trial", "n_folds", "epochs", "attempt", "block", "n_ranks", "fold", "epoch", "assignment", "team", "job")
 _TRUTHS = ("feasible", "pareto", "checkpointed")
 _WORDS = {"state": [state.value for state in TrialState], "end": [end.value for end in AssignmentEnd]}
 #: types of values -> dtype of a column with only these
@@ -66,6 +66,7 @@ def assignments_frame(ledger: Ledger) -> "Frame":
         {"assignment": assignment.number}
         | {name: getattr(assignment, name) for name in (*same, *times, "reason")}
         | {"end": None if assignment.end is None else assignment.end.value}
+        | of_job(assignment, ledger)
         for assignment in ledger.assignments
     ]
     return _frame(rows, "assignment", *same, *times, "end", "reason")
@@ -87,6 +88,14 @@ def epochs_frame(ledger: Ledger, events: Iterable[ev.Event]) -> "Frame":
             rows[key] = dict(zip(("trial", "fold", "epoch"), key, strict=True)) | prefixed("m:", event.metrics)
             rows[key] |= {name: getattr(event, name) for name in same}
     return _frame([rows[key] for key in sorted(rows)], "trial", "fold", "epoch", *same)
+
+
+def of_job(assignment: Assignment | None, ledger: Ledger) -> dict[str, int | None]:
+    """Return the column `job` of an assignment, in runs that jobs have shared; no column in others."""
+    if not ledger.jobs:
+        return {}
+    job = None if assignment is None else ledger.job_of(assignment)
+    return {"job": None if job is None else job.number}
 
 
 def comparison_frame(results: Mapping[str, Mapping[str, Any]]) -> "Frame":
@@ -276,6 +285,7 @@ def row_of(trial: Trial, ledger: Ledger) -> dict[str, Any]:
         "train_s": sum(result.train_s for result in trial.folds.values()) if trial.folds else None,
         "reason": trial.reason,
     }
+    row |= of_job(last, ledger)
     if ledger.constraints:
         row["feasible"] = trial.feasible
     if ledger.objectives:

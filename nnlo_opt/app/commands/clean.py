@@ -20,11 +20,14 @@ from nnlo_opt.app.run.options.kinds import FLAG
 from nnlo_opt.app.run.options.table import BY_NAME, Option
 from nnlo_opt.core.base.errors import EXIT_OK, EXIT_WRONG_REQUEST, ConfigurationError, NnloError
 from nnlo_opt.core.base.safe_path import SafePath
+from nnlo_opt.core.jobs.repaired import repair_shared
+from nnlo_opt.core.trials.attempts import left_in
 from nnlo_opt.core.trials.kept_weights import FILES_NAME, WeightKeeper, best_trials
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.repair import repair as repair_journal
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.core.trials.run_lock import RunLock, may_be_at_work
+from nnlo_opt.core.trials.sharing import FOLDER as JOBS
 from nnlo_opt.engine.objective.working_folder import stale_links
 from nnlo_opt.engine.runtime.timeline import PARTS_NAME, TIMELINE_NAME
 
@@ -49,7 +52,7 @@ def repair(parser: Parser, argv: Sequence[str]) -> None:
     journal.jsonl.damaged-1, -2, ….
     """
     run = parser.values_of_run(argv, "").run
-    repaired = repair_journal(run)
+    repaired = repair_shared(run) if (run / JOBS).exists() else repair_journal(run)
     if repaired is None:
         print(f"`{run / JOURNAL_NAME}` is sound: nothing to repair.")
         return
@@ -125,14 +128,17 @@ def _removable(run: SafePath, ledger: Ledger, n_best: int | None) -> dict[str, l
     # The saves of complete trials of an objective are their weights.
     kept += [trial for trial in ledger.trials if ledger.identity.data is None and trial.folds]
     over = [trial.number for trial in ledger.trials if trial.state.ended and trial not in kept]
-    checkpoints = [path for number in over for path in (run / f"trials/{number:04d}").glob("fold*/checkpoint-*")]
+    checkpoints = [path for number in over for path in left_in(run / f"trials/{number:04d}", "checkpoint-*")]
     journal_at_s = (run / JOURNAL_NAME).stat().st_mtime
+    # Each term of jobs that share a run has a copy of the journal before it.
+    terms = [path for term in range(1, ledger.term) for path in run.glob(f"{JOBS}/journal-{term}")]
     parts = (run / PARTS_NAME).glob("*") if (run / TIMELINE_NAME).exists() else []
     return {
         "surplus checkpoint": checkpoints,
         "weight file": [] if n_best is None else [*WeightKeeper(run.root).surplus(ledger, n_best)],
         "leftover link": stale_links(run.root, ledger),
         "timeline part": parts,
+        "earlier journal": terms,
         "old report": [path for name in _REPORTS for path in run.glob(name) if path.stat().st_mtime < journal_at_s],
         "temporary file": [*_temporary(run)],
     }

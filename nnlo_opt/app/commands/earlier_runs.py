@@ -22,7 +22,7 @@ from nnlo_opt.app.run.workload.workload import ModuleWorkload
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.space.space import TRAIN_PREFIX
 from nnlo_opt.core.training.options import model_parameters
-from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.attempts import result_directory
 from nnlo_opt.core.trials.identity import followed_in
 from nnlo_opt.core.trials.kept_weights import weights_of
 from nnlo_opt.core.trials.ledger import Ledger
@@ -104,7 +104,7 @@ def best_model(parser: Parser, argv: Sequence[str]) -> None:
         return
     models = TrainedModels(run, ledger, arguments.model)
     fold = best_fold(trial, ledger.direction) if trial.folds else 0
-    path, _ = models.export(trial.point, fold_directory(run, trial.number, fold), (run / BEST_MODEL).absolute())
+    path, _ = models.export(trial.point, result_directory(run, trial, fold), (run / BEST_MODEL).absolute())
     weights = weights_text(run, trial, ledger.direction) if trial.folds else "with the weights of its last checkpoint"
     print(fitted(f"Saved trial {trial.number} as `{run / path.name}`, {weights}."))
 

@@ -17,7 +17,7 @@ from nnlo_opt.app.reporting.comparison import compared
 from nnlo_opt.app.reporting.results import read_ledger, summarise
 from nnlo_opt.app.reporting.table import Spare, text_table, wrapped
 from nnlo_opt.app.reporting.terminal import line_width
-from nnlo_opt.app.reporting.words import duration_text, value_text
+from nnlo_opt.app.reporting.words import counted, duration_text, value_text
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError
 from nnlo_opt.core.base.files import parse_object
 from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
@@ -25,7 +25,7 @@ from nnlo_opt.core.trials.identity import RunIdentity, StartSettings
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RUNS
 from nnlo_opt.core.trials.run_lock import may_be_at_work
-from nnlo_opt.core.trials.run_state import state_after, state_of
+from nnlo_opt.core.trials.run_state import RunState, state_after, state_of
 from nnlo_opt.core.trials.trial import TrialState
 
 #: files that show that a folder without a journal was a run
@@ -101,7 +101,9 @@ def _cells(run: Path, config: dict[str, Any], summary: dict[str, Any], *, at_wor
     n_asked = settings.plan.num_iterations
     done = f"{n_ended}/{'?' if n_asked is None else n_asked}" if n_asked != 0 else f"{n_ended}"
     figure = "-" if best is None else f"{best['figure_of_merit']:.6g}"
-    state = state_after(run, summary["reason"], complete=summary["complete"], at_work=at_work)
+    state: str = state_after(run, summary["reason"], complete=summary["complete"], at_work=at_work)
+    if state == RunState.RUNNING and "jobs" in summary:
+        state += f", {counted(summary['jobs']['here'], 'job')}"
     return [
         run.name,
         program,
@@ -178,7 +180,7 @@ def _settings(ledger: Ledger) -> dict[str, Any]:
     """Return dotted name -> setting of a run."""
     settings, identity = ledger.settings, ledger.identity.plain
     plan = {name: value for name, value in settings.plan.plain.items() if name not in identity}
-    found = {**settings.plain, "plan": plan, **identity, "n_blocks": ledger.sessions[-1].n_blocks}
+    found = {**settings.plain, "plan": plan, **identity, "n_blocks": ledger.n_blocks}
     return _flat({name: value for name, value in found.items() if name not in _ELSEWHERE})
 
 

@@ -4,6 +4,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from nnlo_opt.app.commands.arguments import Parser, checked_run, whole_number
 from nnlo_opt.app.reporting.results import read_ledger
@@ -125,8 +126,8 @@ def stop(parser: Parser, argv: Sequence[str]) -> int | None:
     )
     arguments = parser.values(argv)
     run, ledger = arguments.run, read_ledger(checked_run(arguments.run))
-    owner = read_owner(run)
-    if owner is None or not may_be_at_work(run):
+    owner, who = _holder_of(run, ledger)
+    if not owner or not may_be_at_work(run):
         raise ConfigurationError(
             f"A run must be under way to be stopped. Received: `{run}`, on which no process works. `nnlo-opt show "
             f"{run}` shows how it has ended."
@@ -136,19 +137,28 @@ def stop(parser: Parser, argv: Sequence[str]) -> int | None:
     what = f"`{run}`" if arguments.trial is None else f"trial {arguments.trial} of `{run}`"
     if not _waited(arguments.wait, lambda: not path.exists()):
         print(
-            f"Requested the end of {what}. Process {owner.get('pid')} on {owner.get('host')} has not answered in "
-            f"{arguments.wait:g} s; the request remains in `{path}`."
+            f"Requested the end of {what}. {who} has not answered in {arguments.wait:g} s; the request remains in "
+            f"`{path}`."
         )
         return EXIT_FAILURE
     if arguments.trial is None:
         how = "after the trials under way" if arguments.finish else "as soon as its trials have a checkpoint"
         if not arguments.finish and ledger.identity.data is None:
             how = "within `--grace`, and an objective that has not returned by then starts over"
-        print(f"{what} ends {how}; `--opt-restore` (a training: `--restore`) resumes it.")
+        resumes = "a job that joins later" if ledger.is_shared else "`--opt-restore` (a training: `--restore`)"
+        print(f"{what} ends{' for all its jobs' * ledger.is_shared} {how}; {resumes} resumes it.")
     else:
         trial = read_ledger(run).trials[arguments.trial]
         print(f"Trial {trial.number} has ended: {trial.state}{f', {trial.reason}' * bool(trial.reason)}.")
     return None
+
+
+def _holder_of(run: Path, ledger: Ledger) -> tuple[dict[str, Any], str]:
+    """Return for `inbox.Stop` who holds a run, and its coordinator in words; nothing if nobody does."""
+    if ledger.is_shared:
+        return {"job": max(ledger.jobs, default=0)}, f"Job {ledger.leader}, which coordinates,"
+    owner = read_owner(run) or {}
+    return owner, f"Process {owner.get('pid')} on {owner.get('host')}"
 
 
 def _check_trial(arguments: argparse.Namespace, ledger: Ledger) -> None:

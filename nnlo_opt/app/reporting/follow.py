@@ -8,6 +8,7 @@ libraries are imported during the search. The process also removes weights not k
 slow on a network file system.
 """
 
+import hashlib
 import os
 import select
 import signal
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import IO, ClassVar
 
 from nnlo_opt.app.reporting.page import wrote_page
 from nnlo_opt.app.reporting.page_data import prepare
@@ -49,8 +50,9 @@ class JournalFollower:
     """Applies the events that were appended to a journal since the last call of `read`.
 
     The file is reopened for each call, because otherwise a network file system does not show what another machine
-    wrote. A line counts once its newline is there. A file that was replaced or has become shorter is read again from
-    the start, with a new ledger.
+    wrote. A line counts once its newline is there. A file that was replaced by another journal or has become shorter is
+    read again from the start, with a new ledger. A copy that goes on, as at a new term of jobs that share the run, is
+    read from where the last one ended.
 
     Args:
         path: the journal.
@@ -69,6 +71,8 @@ class JournalFollower:
         self.ledger = Ledger()
         #: number of journal lines applied so far, and of their bytes
         self.n_events = self._n_bytes = 0
+        #: of these bytes
+        self._digest = hashlib.sha256()
         #: events that the last call of `read` applied
         self.new: list[Event] = []
         self._run = ""
@@ -83,7 +87,8 @@ class JournalFollower:
         """
         with self._path.open("rb") as file:
             about = os.fstat(file.fileno())
-            if (about.st_dev, about.st_ino) != self._place or about.st_size < self._n_bytes:
+            is_same = (about.st_dev, about.st_ino) == self._place and about.st_size >= self._n_bytes
+            if not is_same and not self._goes_on_in(file):
                 self.begin_anew()
             self._place = about.st_dev, about.st_ino
             file.seek(self._n_bytes)
@@ -106,8 +111,17 @@ class JournalFollower:
             self.new.append(event)
             self.n_events += 1
             self._n_bytes += len(line) + 1
+            self._digest.update(line + b"\n")
             if self._observe is not None:
                 self._observe(event, self.ledger)
+
+    def _goes_on_in(self, file: IO[bytes]) -> bool:
+        """Return True if a file begins with the bytes that were read."""
+        found, n_left = hashlib.sha256(), self._n_bytes
+        while n_left and (part := file.read(min(n_left, 2**20))):
+            found.update(part)
+            n_left -= len(part)
+        return not n_left and found.digest() == self._digest.digest()
 
     def _singly(self, lines: Sequence[bytes]) -> Iterator[Event]:
         for seq, line in enumerate(lines, self.n_events):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from nnlo_opt.app.reporting.expected_end import epoch_s, expected_end_s
+from nnlo_opt.app.reporting.jobs import joined_text, left_text
 from nnlo_opt.app.reporting.words import (
     counted,
     counts_from_0_text,
@@ -74,6 +75,12 @@ class _Lines(ABC):
             case ev.RanksLost():
                 dead = f"{ev.ranks_text(event.ranks)} of block {event.block} died"
                 self._line(event, f"{dead}; {outcome_for_block(event.n_alive, event.n_ranks)}", "bad")
+            case ev.TermBegan():
+                self._line(event, f"job {event.job} coordinates: term {event.term}")
+            case ev.JobJoined():
+                self._line(event, joined_text(ledger.jobs[event.job]))
+            case ev.JobLeft():
+                self._line(event, left_text(ledger.jobs[event.job]), "bad" * event.expelled)
             case ev.AssignmentPreempted():
                 self._line(event, f"{self._fold(event.assignment, ledger)} stops: {event.reason}")
 

@@ -252,9 +252,9 @@
         + (best.n_folds > 1 ? `, ± ${number(best.std, 2)} over ${best.n_folds} folds` : "")) : null,
       of.best_expected ? tile("best expected", number(of.best_expected.figure_of_merit, 6),
         `trial ${of.best_expected.trial}, as figures are noisy`) : null,
-      tile("time", duration(of.wall_s), of.n_starts > 1 ? `${of.n_starts} starts` : null),
+      tile("time", duration(of.wall_s), of.n_starts > 1 ? `${of.n_starts} ${run.jobs ? "terms" : "starts"}` : null),
       of.block_utilization === null ? null : tile("blocks busy", `${Math.round(100 * of.block_utilization)} %`,
-        counted(run.starts.at(-1).n_blocks, "block")),
+        run.jobs ? counted(run.jobs.length, "job") : counted(run.starts.at(-1).n_blocks, "block")),
       of.lost.n_ranks ? tile("lost", counted(of.lost.n_ranks, "rank"), null) : null,
       ...Object.entries(of.test || {}).map(([name, value]) => tile(`${name} on the test data`, number(value), null))];
     const node = section("overview", "Overview", el("dl", { class: "tiles" }, ...tiles.filter(Boolean)));
@@ -644,6 +644,15 @@
       + (lost.length ? `Died: ${lost.join("; ")}.` : "")), figure("Timeline of the blocks", height, build));
   }
 
+  function jobs() {
+    if (!run.jobs) return;
+    section("jobs", "Jobs", paragraph("Jobs that shared the run: the one that leads coordinates the others."),
+      table(["job", "host", "ranks", "blocks", "joined", "for", "state", "trials"], run.jobs.map((job) => [`${job.job}`, job.host, `${job.n_ranks}`,
+        job.blocks.length > 1 ? `${job.blocks[0]}–${job.blocks.at(-1)}` : `${job.blocks[0]}`, duration(job.joined_s), duration(job.here_s),
+        job.state + (job.reason ? `: ${job.reason}` : ""),
+        el("span", {}, ...[...new Set(job.running.map((each) => each.trial))].flatMap((n) => [trialButton(n), " "]))]), { numbers: [0, 2, 4, 5] }));
+  }
+
   function staleness() {
     const { histogram, dropped, trials: each, n_read: nRead, n_folds: nFolds } = run.staleness;
     if (!histogram.some(([age]) => age > 0)) return;
@@ -728,7 +737,7 @@
       part("Search space", space), part("Versions", versions), part("Training options", training));
   }
 
-  for (const part of [overview, progress, parameters, parallel, importance, curves, folds, pareto, pruning, blocks, staleness, failures, trialTable, again]) part();
+  for (const part of [overview, progress, parameters, parallel, importance, curves, folds, pareto, pruning, blocks, jobs, staleness, failures, trialTable, again]) part();
 
   const current = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries.filter((each) => each.isIntersecting)) {

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.app.analysis.frames import parameter_names, row_of, time_s
+from nnlo_opt.app.reporting.jobs import jobs_of
 from nnlo_opt.app.reporting.results import summarise
 from nnlo_opt.app.reporting.words import counted, outcome, value_text
 from nnlo_opt.core.base.errors import ConfigurationError, NnloError
@@ -23,7 +24,8 @@ from nnlo_opt.core.base.safe_path import MOST_BYTES
 from nnlo_opt.core.space.parameters import Categorical, Constant, Ordinal
 from nnlo_opt.core.space.space import Space, described
 from nnlo_opt.core.space.values import Value, is_number, text
-from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.attempts import result_directory
+from nnlo_opt.core.trials.checkpoint import HISTORY_NAME
 from nnlo_opt.core.trials.identity import DataFiles
 from nnlo_opt.core.trials.ledger import Ledger, Session
 from nnlo_opt.core.trials.trial import Trial, TrialState, failures
@@ -62,6 +64,7 @@ def page_data(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
         "staleness": _staleness(ledger, run_directory),
         "effects": effects_data(ledger, space),
         "again": _again(ledger, space),
+        **({"jobs": jobs_of(ledger, ledger.sessions[-1].last_at_s)} if ledger.jobs else {}),
     }
     plain: dict[str, Any] = _finite(data)
     return plain
@@ -123,7 +126,7 @@ def _again(ledger: Ledger, space: Space | None) -> dict[str, Any]:
         "seed": identity.seed,
         "search algorithm": settings.hyper_opt or None,
         "chosen by auto, because": settings.hyper_opt_because or None,
-        "blocks of the last start": ledger.sessions[-1].n_blocks if ledger.sessions else None,
+        "blocks of the last start": None if ledger.is_shared or not ledger.sessions else ledger.n_blocks,
         "ranks of a block": settings.block_size,
         "model": identity.model.source or None,
         "SHA-256 of the model": identity.model.sha256 or None,
@@ -304,14 +307,14 @@ def _staleness(ledger: Ledger, run_directory: Path) -> dict[str, Any]:
     """Return the staleness of updates over the finished folds; of a long run the first ones."""
     total = StalenessStatistics()
     by_trial: dict[int, StalenessStatistics] = {}
-    folds = [(trial.number, fold) for trial in ledger.trials for fold in trial.folds]
+    folds = [(trial, fold) for trial in ledger.trials for fold in trial.folds]
     n_read = 0
-    for number, fold in folds[:MOST_HISTORIES]:
+    for trial, fold in folds[:MOST_HISTORIES]:
         with suppress(OSError, ValueError, TypeError, LookupError, AttributeError, NnloError):
-            path = fold_directory(run_directory, number, fold) / "history.json"
+            path = result_directory(run_directory, trial, fold) / HISTORY_NAME
             found = StalenessStatistics.from_json(parse_object(path.read_bytes(MOST_BYTES))["staleness"])
             total.merge(found)
-            by_trial.setdefault(number, StalenessStatistics()).merge(found)
+            by_trial.setdefault(trial.number, StalenessStatistics()).merge(found)
             n_read += 1
     return {
         "histogram": list(total.histogram.items()),

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from nnlo_opt.app.analysis.frames import csv_of, last_metrics, results_frame
+from nnlo_opt.app.reporting.jobs import job_counts
 from nnlo_opt.core.base.files import atomic_write
 from nnlo_opt.core.base.records import without_collection
 from nnlo_opt.core.trials.events import Event
 from nnlo_opt.core.trials.journal import load_events
-from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.ledger import Ledger, Session
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.core.trials.trial import Trial
 
@@ -55,6 +56,7 @@ def summarise(ledger: Ledger) -> dict[str, Any]:
         "n_starts": len(ledger.sessions),
         "journal_cut_bytes": ledger.cut_bytes,
         "lost": lost_of(ledger),
+        **({"jobs": job_counts(ledger)} if ledger.jobs else {}),
         "block_utilization": block_utilization(ledger),
         "coordinator_cpu_s": ledger.coordinator_cpu_s,
         "suggest_s": _spread(ledger.suggest_s),
@@ -102,7 +104,8 @@ def _pareto(ledger: Ledger) -> list[dict[str, Any]]:
 def block_utilization(ledger: Ledger, until_s: float = float("inf")) -> float | None:
     """Return the share of the blocks' time spent on trials; None if no time has passed.
 
-    The time of a session counts from its first assignment to its last end, or to `until_s` if that is earlier.
+    The time of a session counts from its first assignment to its last end, or to `until_s` if that is earlier; of a
+    shared run, the time for which each block was there.
     """
     busy_s = available_s = 0.0
     starts = [session.started_at_s for session in ledger.sessions]
@@ -118,9 +121,17 @@ def block_utilization(ledger: Ledger, until_s: float = float("inf")) -> float | 
             continue
         first_s = min(start for block in spans.values() for start, _ in block)
         last_s = max(end for block in spans.values() for _, end in block)
-        available_s += session.n_blocks * (last_s - first_s)
+        available_s += _available_s(ledger, session, first_s, last_s)
         busy_s += sum(_covered_s(block) for block in spans.values())
     return busy_s / available_s if available_s > 0 else None
+
+
+def _available_s(ledger: Ledger, session: Session, first_s: float, last_s: float) -> float:
+    """Return the time of all blocks of a session between two times."""
+    if not session.term:
+        return session.n_blocks * (last_s - first_s)
+    spans = [(job, max(job.joined_at_s, first_s), min(last_s, job.left_at_s or last_s)) for job in ledger.jobs.values()]
+    return sum(len(job.blocks) * max(0.0, end_s - begin_s) for job, begin_s, end_s in spans)
 
 
 def _covered_s(spans: list[tuple[float, float]]) -> float:

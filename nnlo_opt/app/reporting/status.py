@@ -1,11 +1,12 @@
 """Status of a run at one time: state, progress, trials; for users and scripts."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from nnlo_opt.app.reporting.expected_end import epoch_s, epochs_of, epochs_reached, expected_end_s
+from nnlo_opt.app.reporting.jobs import jobs_of
 from nnlo_opt.app.reporting.results import best_of, block_utilization, lost_of
 from nnlo_opt.app.reporting.words import losses_text
 from nnlo_opt.core.trials.ledger import Ledger
@@ -75,10 +76,13 @@ class Status:
     #: as in summary.json, and a description
     lost: dict[str, Any]
     losses: str
+    #: of a shared run, as in `jobs_of`; else empty
+    jobs: list[Row] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state as plain data."""
-        return {**asdict(self), "progress": {**asdict(self.progress), "share": self.progress.share}}
+        """Return the state as plain data; only that of a shared run has jobs."""
+        plain = {**asdict(self), "progress": {**asdict(self.progress), "share": self.progress.share}}
+        return plain if self.jobs else {name: value for name, value in plain.items() if name != "jobs"}
 
 
 def status_of(ledger: Ledger, run: Path, unix_s: float, *, at_work: bool) -> Status:
@@ -117,11 +121,12 @@ def status_of(ledger: Ledger, run: Path, unix_s: float, *, at_work: bool) -> Sta
         running=running,
         ended=[_ended(trial, now_s) for trial in ended[: -N_ENDS - 1 : -1]],
         failures=[asdict(failure) for failure in failures(ledger.trials)],
-        n_blocks=last.n_blocks if last else 0,
+        n_blocks=ledger.n_blocks,
         n_blocks_busy=0 if state.is_over else len({fold["block"] for fold in running}),
         block_utilization=block_utilization(ledger),
         lost=lost_of(ledger),
         losses=losses_text(ledger) if last else "",
+        jobs=jobs_of(ledger, now_s),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from nnlo_opt.app.reporting.jobs import job_lines
 from nnlo_opt.app.reporting.results import read_ledger
 from nnlo_opt.app.reporting.status import Progress, Row, Status, progress_of, status_of
 from nnlo_opt.app.reporting.words import counted, duration_text, for_terminal, point_text
@@ -127,6 +128,7 @@ def status_lines(status: Status) -> list[str]:
         lines.append(f"{which} on block {fold['block']}: epoch {epoch_text(fold)}, {figure}, for {took}.")
     if len(status.running) > _MOST:
         lines.append(f"… and {len(status.running) - _MOST} more.")
+    lines += job_lines(status.jobs, is_over=status.state.is_over)
     lines += [f"Failed: {failure_text(failure)}" for failure in status.failures[:_MOST]]
     return lines + [status.losses] * bool(status.losses)
 

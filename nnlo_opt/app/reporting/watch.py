@@ -16,6 +16,7 @@ from rich.text import Text
 
 from nnlo_opt.app.reporting import status_lines as texts
 from nnlo_opt.app.reporting.follow import JournalFollower
+from nnlo_opt.app.reporting.jobs import blocks_text, standing_text, trials_text
 from nnlo_opt.app.reporting.lines import ProgressLines, TrainingLines
 from nnlo_opt.app.reporting.status import Status, progress_of, status_of
 from nnlo_opt.app.reporting.words import counted, duration_text
@@ -38,6 +39,9 @@ MOST_FAILED = 10
 _WITH_BARS, _MOST_BEST, _MOST_REASONS, _LEAST_ENDS = 64, 3, 3, 3
 #: state of a run or a trial -> its style
 _STYLES = {"running": "green", "finished": "green", "failed": "red", "dead": "red", "interrupted": "yellow"}
+
+#: state of a job -> its style
+_JOB_STYLES = {"leads": "bold", "left": "dim", "expelled": "red"}
 
 
 class RunWatch:
@@ -122,12 +126,13 @@ class Page:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the rows of the page."""
         rows = [*self._head(options.max_width, ascii_only=options.ascii_only)]
+        jobs = self._jobs((options.height or sys.maxsize) // 4)
         reasons = [
             Text(line, "red")
             for failure in self._status.failures[:_MOST_REASONS]
             for line in _wrapped(texts.failure_text(failure), options.max_width, 2)
         ]
-        n_free = (options.height or sys.maxsize) - len(rows) - (len(reasons) + 1 if reasons else 0)
+        n_free = (options.height or sys.maxsize) - len(rows) - sum(len(part) + 1 for part in (jobs, reasons) if part)
         running, ended = self._running(options), self._ended()
         n_free -= 2 * (bool(running) + bool(ended))
         n_running = max(2, n_free - min(_LEAST_ENDS, len(ended)))
@@ -135,7 +140,7 @@ class Page:
             n_more = len(running) - n_running
             running = [*running[:n_running], Text(f"… and {n_more} more", "dim")]
         ended = ended[: max(2, n_free - len(running) + 1)]
-        for part in (running, ended, reasons):
+        for part in (jobs, running, ended, reasons):
             rows += [Text(), *part] * bool(part)
         for row in rows:
             row.highlight_regex("━+", "green")
@@ -159,6 +164,17 @@ class Page:
             yield Text.assemble(first, " ", (drawn, "cyan"), " ", last)
         if status.losses:
             yield Text(status.losses, "red")
+
+    def _jobs(self, most: int) -> list[Text]:
+        """Return the jobs of a shared run with a header, in at most `most` lines if there are many; else nothing."""
+        jobs, n_shown = self._status.jobs, max(2, most - 2)
+        rows = [["job", "ranks", "blocks", "trial", "time", "host"]]
+        for job in jobs[:n_shown]:
+            blocks = blocks_text(job["blocks"]).split()[1]
+            cells = [str(job["job"]), str(job["n_ranks"]), blocks, trials_text(job["running"])]
+            rows.append([*cells, duration_text(job["here_s"]), standing_text(job)])
+        more = [Text(f"… and {len(jobs) - n_shown} more", "dim")] * (len(jobs) > n_shown)
+        return _table(rows, [_JOB_STYLES.get(job["state"], "") for job in jobs[:n_shown]]) + more
 
     def _running(self, options: ConsoleOptions) -> list[Text]:
         """Return the running folds with a header; empty if there are none."""

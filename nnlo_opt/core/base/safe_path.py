@@ -148,6 +148,11 @@ class SafePath:
                 if not self.is_dir():
                     raise OSError(errno.ENOTDIR, "no folder") from None
 
+    def rmdir(self) -> None:
+        """Remove an empty folder."""
+        with self._within() as folder:
+            os.rmdir(self.name, dir_fd=folder)
+
     def iterdir(self) -> list["SafePath"]:
         """Return the paths in a folder, sorted."""
         with (self / ".entry")._within() as folder:

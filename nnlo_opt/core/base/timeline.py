@@ -46,8 +46,12 @@ class Timeline:
     def name(self, label: str) -> None:
         """Set the label of the rank in the timeline."""
 
-    def open(self, run_directory: Path) -> None:
-        """Set the run directory to write to; until then events are only kept in memory."""
+    def open(self, run_directory: Path, first_rank: int = 0, job: str = "") -> None:
+        """Set the run directory to write to; until then events are only kept in memory.
+
+        In a run that jobs share, `first_rank` is the number of world rank 0 among the ranks of all jobs, and `job` its
+        job in words.
+        """
 
     def flush(self) -> None:
         """Write the rank's events at the end of an epoch; returns at once if the last write is recent."""

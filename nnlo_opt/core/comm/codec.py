@@ -37,11 +37,7 @@ def encode(message: Message, payload: np.ndarray | None = None, head: bytes = b"
     Raises:
         ProtocolError: the message contains a non-finite number, or data that is not JSON.
     """
-    try:
-        body = message.to_json().encode()
-    except (ValueError, TypeError) as error:
-        name = type(message).__name__
-        raise ProtocolError(f"{name} has data that cannot be sent (not finite, or not plain): {message}") from error
+    body = to_json(message).encode()
     if payload is None:
         return np.frombuffer(b"".join((head, _HEAD.pack(len(body), 0), body)), np.uint8)
     if payload.dtype != np.float32 or payload.ndim != 1:
@@ -80,8 +76,17 @@ def decode(buffer: np.ndarray) -> tuple[Message, np.ndarray | None]:
     return message, payload
 
 
+def to_json(message: Message) -> str:
+    """Return a message without payload as text. ProtocolError: its data are not finite, or not plain."""
+    try:
+        return message.to_json()
+    except (ValueError, TypeError) as error:
+        name = type(message).__name__
+        raise ProtocolError(f"{name} has data that cannot be sent (not finite, or not plain): {message}") from error
+
+
 def from_json(text: str) -> Message:
-    """Return the message that `Message.to_json` wrote, one without payload. ProtocolError: the text is no message.
+    """Return the message that `to_json` wrote. ProtocolError: the text is no message.
 
     >>> from nnlo_opt.core.comm.messages import Fence
     >>> from_json(Fence(assignment=7).to_json())

@@ -16,7 +16,7 @@ from nnlo_opt.core.base.logs import TRACE
 from nnlo_opt.core.base.vectors import aligned_bytes
 from nnlo_opt.core.comm.codec import decode, encode
 from nnlo_opt.core.comm.messages import Message
-from nnlo_opt.core.comm.transport import RanksLost, Received, SharedMemory, Transport
+from nnlo_opt.core.comm.transport import RanksLost, Received, SharedMemory, Transport, check_end
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +99,7 @@ class Loopback(Transport):
             raise OSError(f"end {source} has released its memory") from None
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
+        check_end(dest, self.size)
         if dest in self._network.lost:
             return
         logger.log(TRACE, "%d to %d: %s", self.rank, dest, message)

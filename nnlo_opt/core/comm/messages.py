@@ -52,6 +52,10 @@ class RunFold(AssignmentMessage):
     pause_epochs: list[int] = field(default_factory=list)
     #: number of the first epoch in the objective's own counting, 1 or 0; -1 before its first report
     first: int = -1
+    #: term of this assignment, in a run that several jobs share: its files have a folder of their own; else 0
+    term: int = 0
+    #: (term, number) of the ended assignments of the fold, oldest first, whose checkpoint it continues from
+    before: list[tuple[int, int]] = field(default_factory=list)
 
 
 class GoOn(AssignmentMessage):

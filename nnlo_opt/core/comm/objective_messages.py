@@ -15,7 +15,7 @@ class CallObjective(AssignmentMessage):
     """Call the objective at this point, together with all ranks of the block; `names`: all parameters of the space.
 
     `saved`: name of the last save, or empty; `epoch`: its epoch in the objective's own counting. `first`: number of the
-    first epoch in that counting, 1 or 0; -1 before its first report or save.
+    first epoch in that counting, 1 or 0; -1 before its first report or save. `term`: as in RunFold.
     """
 
     point: dict[str, Json]
@@ -25,6 +25,7 @@ class CallObjective(AssignmentMessage):
     saved: str = ""
     epoch: int = 0
     first: int = -1
+    term: int = 0
 
 
 class ObjectiveArrived(AssignmentMessage):

@@ -34,6 +34,11 @@ class OpenRun(Message):
     made: dict[str, str] = field(default_factory=dict)
     #: starting folders of scripts
     scripts: ScriptFolders = ScriptFolders()
+    #: in a run that jobs share, for names: number of world rank 0 and of the first team among those of all jobs, and
+    #: this job in words
+    first_rank: int = 0
+    first_team: int = 0
+    job: str = ""
 
 
 class Shutdown(Message):

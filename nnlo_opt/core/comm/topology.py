@@ -164,7 +164,10 @@ def reformed(team: Team, alive: Sequence[int], least_children: int = 1) -> Team 
 
 
 class Topology(Frozen):
-    """Roles of all ranks of a world: the coordinator and the teams of its blocks."""
+    """Roles of all ranks of a world: the coordinator and the teams of its blocks.
+
+    Of a run that several jobs share, it has all ranks of all jobs; rank 0 of each job only coordinates.
+    """
 
     world_size: int
     #: teams in the order of their ranks; teams of one block are consecutive
@@ -175,7 +178,20 @@ class Topology(Frozen):
     @property
     def n_blocks(self) -> int:
         """Number of blocks."""
-        return self.teams[-1].block
+        return self.teams[-1].block if self.teams else 0
+
+    def with_job(self, part: "Topology") -> "Topology":
+        """Return this topology followed by that of another job, whose ranks, blocks and teams are numbered on."""
+        ranks, blocks, teams = self.world_size, self.n_blocks, len(self.teams)
+        moved = tuple(
+            team.replaced(
+                index=teams + team.index,
+                block=blocks + team.block,
+                world_ranks=tuple(ranks + rank for rank in team.world_ranks),
+            )
+            for team in part.teams
+        )
+        return self.replaced(world_size=ranks + max(part.world_size, 2), teams=(*self.teams, *moved))
 
     def teams_of(self, block: int) -> tuple[Team, ...]:
         """Return the teams of block `block`."""
@@ -206,6 +222,10 @@ class Topology(Frozen):
             )
         blocks, remark = _cut_blocks(world_size, block_size)
         return cls(world_size=world_size, teams=_teams(blocks, n_fold, of_teams), remark=remark)
+
+
+#: topology of a run that waits for jobs
+NO_TEAMS = Topology(world_size=0, teams=(), remark="")
 
 
 def plan_single_block(world_size: int, n_fold: int = 1, **of_teams: Unpack[TeamOptions]) -> Topology:

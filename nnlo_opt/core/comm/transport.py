@@ -79,7 +79,7 @@ class Transport(Protocol):
     True
 
     Raises:
-        ProtocolError: by `send`, for a message or vector that cannot be encoded.
+        ProtocolError: by `send`, for an end that does not exist, or a message or vector that cannot be encoded.
         RanksLost: by `poll`, if a vital end is lost (only with ULFM).
     """
 
@@ -145,6 +145,12 @@ class Collective(Protocol):
 
     def check(self) -> None:
         """Raise RanksLost if a rank of the group has died; for code that waits by other means."""
+
+
+def check_end(dest: int, size: int) -> None:
+    """Raise ProtocolError unless `dest` is the number of one of `size` ends."""
+    if not 0 <= dest < size:
+        raise ProtocolError(f"There is no end {dest}, but only 0 to {size - 1}.")
 
 
 #: spin time in seconds, enough for a prompt answer: a check takes 1-2 us, a sleep at least 60 us

@@ -19,7 +19,7 @@ from nnlo_opt.core.coordinator.state import CoordinatorState
 from nnlo_opt.core.search.base import TrialRecord
 from nnlo_opt.core.space.space import Point
 from nnlo_opt.core.trials.events import Event, RunCompleted, RunPreempted
-from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.core.trials.journal import JournalWriter
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import UnrecordedFold
 
@@ -53,7 +53,7 @@ class CoordinatorSetup(Frozen):
 
     #: state machine that decides
     state: CoordinatorState
-    journal: Journal
+    journal: JournalWriter
     #: transport of rank 0 to all ranks
     ranks: Transport
     search: Search
@@ -66,6 +66,10 @@ class CoordinatorSetup(Frozen):
     on_shared: Callable[[SharedFilesChanged], None] = lambda changed: None
     #: returns the users' requests since its last call; all consequences of earlier ones have been written
     requests: Callable[[], Sequence[ins.CoordinatorEvent]] = tuple
+    #: in a run that several jobs share: returns what has become of them since its last call; None if nothing has
+    jobs: Callable[[], ins.JobsChanged | None] = lambda: None
+    #: sends a job away, see `instructions.Expel`; `jobs` tells it at once
+    expel: Callable[[int, str], None] = lambda job, reason: None
     #: called with an enqueued point that the search refuses, and the reason
     on_declined: Callable[[Point, str], None] = lambda point, why: None
 
@@ -116,7 +120,7 @@ class Coordinator:
         # Points already in the inbox are suggested first.
         points = [request for request in requests if isinstance(request, ins.Enqueue)]
         others = [request for request in requests if not isinstance(request, ins.Enqueue)]
-        self._carry_out([todo for event in (*points, begin, *others) for todo in self._decide(event)])
+        self._carry_out([*self._take_jobs(), *(i for event in (*points, begin, *others) for i in self._decide(event))])
 
     def preempt(self, reason: str, grace_s: float) -> None:
         """End this start within `grace_s` seconds; a second call is ignored."""
@@ -128,7 +132,7 @@ class Coordinator:
 
         First all decisions are made, then written to the journal at once, then carried out.
         """
-        todo: list[ins.Instruction] = []
+        todo = self._take_jobs()
         if len(self._setup.ranks.lost) > self._n_lost:
             self._n_lost = len(self._setup.ranks.lost)
             todo += self._decide(ins.RanksDied(ranks=frozenset(self._setup.ranks.lost)))
@@ -186,6 +190,14 @@ class Coordinator:
             raise ProtocolError(f"Rank {received.source} is in no team. Received: {received.message}.")
         return self._decide(ins.FromMaster(team=team, message=received.message))
 
+    def _take_jobs(self) -> list[ins.Instruction]:
+        """Handle what has become of jobs, before anything else: it is in the journal already."""
+        if (changed := self._setup.jobs()) is None:
+            return []
+        todo = self._decide(changed)
+        self._show(changed.recorded)
+        return todo
+
     def _decide(self, event: ins.CoordinatorEvent) -> list[ins.Instruction]:
         return self._state.handle(event, self.now_s)
 
@@ -213,6 +225,10 @@ class Coordinator:
                 case ins.FinishRun():
                     self.finished_because, self.is_complete = instruction.reason, instruction.complete
                     self.all_stopped = instruction.all_stopped
+                case ins.Expel():
+                    self._setup.expel(instruction.job, instruction.reason)
+        if any(isinstance(instruction, ins.Expel) for instruction in todo):
+            self._carry_out(self._take_jobs())
 
     def _record_of(self, tell: ins.Tell) -> TrialRecord:
         sign = -1.0 if self._state.plan.direction == "max" else 1.0
@@ -237,6 +253,9 @@ class Coordinator:
                 f"nothing is lost. Make the run directory writable again, then add `{spelled('opt_restore', True)}` "
                 "to resume."
             ) from error
+        self._show(events)
+
+    def _show(self, events: Sequence[Event]) -> None:
         for observer in self._setup.observers:
             for event in events:
                 observer.observe(event, self._state.ledger)

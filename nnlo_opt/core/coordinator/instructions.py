@@ -171,7 +171,25 @@ class Drain(Frozen):
     reason: str
 
 
-CoordinatorEvent: TypeAlias = Begin | Suggestion | FromMaster | RanksDied | Tick | Preempt | Enqueue | StopTrial | Drain
+class JobsChanged(Frozen):
+    """Jobs have joined, left, or come to follow this coordinator; in a run that several jobs share, also before Begin.
+
+    It precedes everything that has happened since `recorded` was written.
+    """
+
+    #: events that are in the journal, and that the state has not seen: JobJoined, JobLeft, AssignmentLost
+    recorded: tuple[ev.Event, ...]
+    #: jobs that follow this coordinator now
+    present: frozenset[int]
+
+
+CoordinatorEvent: TypeAlias = (
+    Begin | Suggestion | FromMaster | RanksDied | Tick | Preempt | Enqueue | StopTrial | Drain | JobsChanged
+)
+
+#: events allowed before the coordinator begins, and afterwards; besides JobsChanged in a run that several jobs share
+TO_OPEN: frozenset[type] = frozenset({Begin, Preempt, Enqueue})
+ONCE_OPEN: frozenset[type] = frozenset({Suggestion, FromMaster, RanksDied, Tick, Preempt, Enqueue, StopTrial, Drain})
 
 # ---------------------------------------------------------------- instructions
 
@@ -240,4 +258,11 @@ class GiveUp(Frozen):
     reason: str
 
 
-Instruction: TypeAlias = Append | Send | Tell | Propose | Ask | FinishRun | GiveUp
+class Expel(Frozen):
+    """End what a job works on, and send it away; `JobsChanged` follows at once. It counts against no trial."""
+
+    job: int
+    reason: str
+
+
+Instruction: TypeAlias = Append | Send | Tell | Propose | Ask | FinishRun | GiveUp | Expel

@@ -9,6 +9,9 @@ A team has one of these states:
 
 A team only ever becomes smaller. The lowest rank that is left leads it, so a rank that no longer leads is dead.
 
+In a run that several jobs share, teams join with their job and are lost with it. Teams whose job does not follow the
+coordinator are *away*, whatever their state: they get nothing, and their blocks are out unless they still have a trial.
+
 A block has a trial, or is idle, or is out: none of its teams can train, because ranks have died. A block keeps its
 trial while any of its teams works on it. Nothing is decided here.
 """
@@ -39,16 +42,19 @@ class Membership:
     """Tracks which teams can train, which block holds which trial, which team runs which assignment."""
 
     def __init__(self, topology: Topology) -> None:
-        self._topology = topology
+        #: blocks and teams as planned, those of jobs that have left included
+        self.topology = topology
         #: team index -> team as it trains, or last did
         self.teams: list[Team] = list(topology.teams)
         #: by team index
         self.states = [TeamState.READY] * len(topology.teams)
+        #: teams that are away
+        self.away: set[int] = set()
         #: team index -> ranks not known to be dead
         self._alive: list[set[int]] = [set(team.world_ranks) for team in topology.teams]
         #: world rank -> index of its team, as planned
         self.team_of = {rank: team.index for team in topology.teams for rank in team.world_ranks}
-        #: number of teams that train, or may after reforming
+        #: number of teams that train, or may after reforming; those that are away included
         self.n_may_train = len(topology.teams)
         #: team -> dead ranks that are not in the journal yet
         self._unrecorded: dict[int, set[int]] = {}
@@ -70,21 +76,25 @@ class Membership:
 
     def ready(self, block: int) -> list[Team]:
         """Return the teams of a block that can train now."""
-        teams = (self.teams[team.index] for team in self._topology.teams_of(block))
-        return [team for team in teams if self.states[team.index] is TeamState.READY]
+        teams = (self.teams[team.index] for team in self.topology.teams_of(block))
+        return [team for team in teams if self._is_ready(team)]
+
+    def _is_ready(self, team: Team) -> bool:
+        return self.states[team.index] is TeamState.READY and team.index not in self.away
 
     @property
     def responsive(self) -> list[Team]:
         """Teams that can train now, and whose trial has not taken too long."""
-        return [t for t in self.teams if self.states[t.index] is TeamState.READY and t.index not in self.suspects]
+        return [team for team in self.teams if self._is_ready(team) and team.index not in self.suspects]
 
     def may_train(self, block: int) -> bool:
-        """Return True if a team of the block trains, or may train after it has reformed."""
-        return any(self.states[team.index] in _MAY_TRAIN for team in self._topology.teams_of(block))
+        """Return True if a team of the block trains, or may train after it has reformed; False if they are away."""
+        teams = [team.index for team in self.topology.teams_of(block)]
+        return any(self.states[i] in _MAY_TRAIN and i not in self.away for i in teams)
 
     def n_left(self, block: int) -> tuple[int, int]:
         """Return the numbers of ranks of the block that are not known to be dead, and of those that train."""
-        teams = [team.index for team in self._topology.teams_of(block)]
+        teams = [team.index for team in self.topology.teams_of(block)]
         training = [i for i in teams if self.states[i] in _MAY_TRAIN]
         n_training = sum(len(self._alive[i] & set(self.teams[i].world_ranks)) for i in training)
         return sum(len(self._alive[i]) for i in teams), n_training
@@ -112,7 +122,7 @@ class Membership:
         Args:
             index: the team.
             alive: its ranks that are left.
-            world_ranks: its ranks that train, as in `messages.TeamReformed`; none if the team is SPARE.
+            world_ranks: its ranks that train, as in `messages.TeamReformed`; none if the team is SPARE or LOST.
             n_masters: number of masters among them.
 
         Raises:
@@ -120,14 +130,15 @@ class Membership:
         """
         if self.states[index] is TeamState.LOST:
             return  # the report left before the last rank died
-        if not set(world_ranks) <= set(alive) <= set(self._topology.teams[index].world_ranks):
+        if not set(world_ranks) <= set(alive) <= set(self.topology.teams[index].world_ranks):
             raise ProtocolError(f"Team {index} cannot have become {alive}, of which {world_ranks} train.")
         self._bury(index, self._alive[index] - set(alive))
         if not set(alive) <= self._alive[index]:
             return
         if world_ranks:
             self.teams[index] = self.teams[index].replaced(world_ranks=tuple(world_ranks), n_masters=n_masters)
-        self._enter(index, TeamState.READY if world_ranks else TeamState.SPARE)
+        left = TeamState.SPARE if alive else TeamState.LOST
+        self._enter(index, TeamState.READY if world_ranks else left)
 
     def take_unrecorded(self, index: int) -> list[int]:
         """Return the dead ranks of a team that are not in the journal yet, in order, once."""
@@ -141,15 +152,54 @@ class Membership:
         self.n_may_train += (state in _MAY_TRAIN) - (self.states[index] in _MAY_TRAIN)
         self.states[index] = state
 
+    # ------------------------------------------------------------ jobs
+
+    def join(self, part: Topology) -> None:
+        """Add the teams of a job, which are away."""
+        self.topology = self.topology.with_job(part)
+        for team in self.topology.teams[len(self.teams) :]:
+            self.teams.append(team)
+            self.states.append(TeamState.READY)
+            self.away.add(team.index)
+            self._alive.append(set(team.world_ranks))
+            self.team_of |= dict.fromkeys(team.world_ranks, team.index)
+            self.n_may_train += 1
+            self.out.add(team.block)
+
+    def leave(self, teams: range) -> None:
+        """Lose the teams of a job that has left; none of them has an assignment."""
+        for index in teams:
+            self._alive[index].clear()
+            self._enter(index, TeamState.LOST)
+            self._unrecorded.pop(index, None)
+            self.suspects.pop(index, None)
+
+    def hold(self, assignment: Assignment) -> None:
+        """Take over an assignment that another coordinator has made, to a team that is away."""
+        block = self.block_of(assignment.team)
+        self.out.discard(block)
+        self.trial_of_block[block], self._since_s[block] = assignment.trial, assignment.assigned_at_s
+        self.assignment_of_team[assignment.team] = assignment
+
+    def has(self, assignment: Assignment) -> bool:
+        """Return True if its team has this assignment."""
+        return self.assignment_of_team.get(assignment.team) is assignment
+
+    def drop(self, assignment: Assignment) -> None:
+        """Take an assignment from its team, if it has it."""
+        if self.has(assignment):
+            del self.assignment_of_team[assignment.team]
+            self.suspects.pop(assignment.team, None)
+
     # ------------------------------------------------------------ blocks
 
     def block_of(self, team_index: int) -> int:
         """Return the block of a team."""
-        return self._topology.teams[team_index].block
+        return self.topology.teams[team_index].block
 
     def is_busy(self, block: int) -> bool:
         """Return True if a team of the block has an assignment."""
-        return any(team.index in self.assignment_of_team for team in self._topology.teams_of(block))
+        return any(team.index in self.assignment_of_team for team in self.topology.teams_of(block))
 
     def idle_teams(self, block: int) -> list[Team]:
         """Return the teams of a block that may be given a fold."""

@@ -1,4 +1,4 @@
-"""Converts messages, trials and lost ranks to journal events and reports to the search: pure functions.
+"""Converts messages, trials and lost ranks to events, orders and reports to the search: pure functions.
 
 `--max-attempts`: the loss of ranks that train a fold counts against its trial if one of them is known to have died,
 because the trial may have killed it. It counts whether the assignment is lost or continues with the remaining ranks:
@@ -35,6 +35,23 @@ _FIELDS = {kind: tuple(name for name in kind.__struct_fields__ if name != "time_
 
 
 # ---------------------------------------------------------------- messages of masters
+
+
+def order_of(assignment: Assignment, trial: Trial, pause_epochs: list[int], *, waits: bool) -> msg.RunFold:
+    """Return the order that begins an assignment; `pause_epochs`, `waits`: as in RunFold."""
+    before = [a.identity for a in trial.assignments if a.fold == assignment.fold and a is not assignment]
+    return msg.RunFold(
+        assignment=assignment.number,
+        trial=trial.number,
+        fold=assignment.fold,
+        attempt=assignment.attempt,
+        point=trial.point,
+        waits_for_decision=waits,
+        pause_epochs=pause_epochs,
+        first=trial.first_epochs.get(assignment.fold, -1),
+        term=assignment.term,
+        before=before if assignment.term else [],
+    )
 
 
 def event_of(message: msg.Message, assignment: Assignment, trial: Trial, now_s: float) -> ev.Event:

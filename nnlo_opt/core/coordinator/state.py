@@ -6,7 +6,7 @@ that it justifies: an `Append` precedes every `Send`.
 
 Only the state has references to the parts, which do not know each other: `membership` has teams, blocks and
 assignments; `suggestions` has points for future trials; `ending` has the phase of the run; `policy` judges trials.
-`outcomes` converts what has happened to events and reports.
+`outcomes` converts what has happened to events, orders and reports.
 """
 
 import logging
@@ -19,9 +19,16 @@ from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.topology import Team, Topology
 from nnlo_opt.core.coordinator import instructions as ins
 from nnlo_opt.core.coordinator.ending import Ending, Phase, grace_times, walltime_times
-from nnlo_opt.core.coordinator.instructions import LastEnd, SearchPlan
 from nnlo_opt.core.coordinator.membership import Membership, TeamState
-from nnlo_opt.core.coordinator.outcomes import completion, event_of, fold_to_give_up, loss_of, recorded_late, report_of
+from nnlo_opt.core.coordinator.outcomes import (
+    completion,
+    event_of,
+    fold_to_give_up,
+    loss_of,
+    order_of,
+    recorded_late,
+    report_of,
+)
 from nnlo_opt.core.coordinator.policy import Policy
 from nnlo_opt.core.coordinator.suggestions import SuggestionBuffer
 from nnlo_opt.core.search.base import Suggestion
@@ -31,14 +38,6 @@ from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import Assignment, AssignmentEnd, Trial, TrialState, UnrecordedFold
 
 logger = logging.getLogger(__name__)
-
-#: events allowed before the coordinator begins, and afterwards
-_TO_OPEN: frozenset[type] = frozenset({ins.Begin, ins.Preempt, ins.Enqueue})
-_ONCE_OPEN: frozenset[type] = frozenset(
-    {Suggestion, ins.FromMaster, ins.RanksDied, ins.Tick, ins.Preempt, ins.Enqueue, ins.StopTrial, ins.Drain}
-)
-#: events that no message depends on: losing them in a crash does no harm, so they are not synced
-_NEWS: tuple[type, ...] = (ev.FoldBegan, ev.EpochEnded)
 
 
 class CoordinatorState:
@@ -51,7 +50,10 @@ class CoordinatorState:
         pruner: as for `Policy`.
     """
 
-    def __init__(self, plan: SearchPlan, topology: Topology, ledger: Ledger, pruner: Pruner | None = None) -> None:
+    #: True if jobs may join, so that teams come and go
+    is_shared = False
+
+    def __init__(self, plan: ins.SearchPlan, topology: Topology, ledger: Ledger, pruner: Pruner | None = None) -> None:
         self.plan = plan
         self.topology = topology
         #: all trials. Do not set from outside: changed only by the events of `_record`
@@ -90,9 +92,24 @@ class CoordinatorState:
         Raises:
             ProtocolError: the phase forbids the event, or the event contradicts the ledger.
         """
-        if type(event) not in (_TO_OPEN if self.phase is Phase.OPENING else _ONCE_OPEN):
+        allowed = ins.TO_OPEN if self.phase is Phase.OPENING else ins.ONCE_OPEN
+        if type(event) not in allowed and not (self.is_shared and isinstance(event, ins.JobsChanged)):
             raise ProtocolError(f"{type(event).__name__} may not come while the coordinator is {self.phase.name}.")
         self._now_s, self._events, self._instructions = now_s, [], []
+        self._take(event)
+        if self.phase not in (Phase.OPENING, Phase.OVER):
+            self._check_time()
+            self._fill_blocks()
+            self._ask_ahead()
+            self._settle()
+        if self.phase is not Phase.SEARCHING:
+            self.suggestions.ready.clear()
+        if not self._events:
+            return self._instructions
+        durable = any(not isinstance(made, ev.NEWS) for made in self._events)
+        return [ins.Append(events=tuple(self._events), durable=durable), *self._instructions]
+
+    def _take(self, event: ins.CoordinatorEvent) -> None:
         match event:
             case ins.Begin():
                 self._begin(event.last_end, {fold.assignment: fold for fold in event.finished})
@@ -105,7 +122,7 @@ class CoordinatorState:
             case ins.RanksDied():
                 self._take_deaths(event.ranks)
             case ins.Preempt():
-                self._preempt(event.reason, *grace_times(now_s, event.grace_s))
+                self._preempt(event.reason, *grace_times(self._now_s, event.grace_s))
             case ins.Enqueue():
                 self.suggestions.reopen()
                 self._instructions.append(ins.Propose(point=event.point))
@@ -113,17 +130,6 @@ class CoordinatorState:
                 self._stop(event.trial, event.reason)
             case ins.Drain():
                 self.ending.stop(event.reason)
-        if self.phase not in (Phase.OPENING, Phase.OVER):
-            self._check_time()
-            self._fill_blocks()
-            self._ask_ahead()
-            self._settle()
-        if self.phase is not Phase.SEARCHING:
-            self.suggestions.ready.clear()
-        if not self._events:
-            return self._instructions
-        durable = any(not isinstance(made, _NEWS) for made in self._events)
-        return [ins.Append(events=tuple(self._events), durable=durable), *self._instructions]
 
     # ------------------------------------------------------------ the decision under way
 
@@ -134,13 +140,14 @@ class CoordinatorState:
         self._events.append(event)
 
     def _send(self, team_index: int, message: msg.Message) -> None:
-        """Send a message to the master of a team, whichever rank that is now."""
-        rank = self.membership.teams[team_index].master_rank
-        self._instructions.append(ins.Send(team=team_index, rank=rank, message=message))
+        """Send a message to the master of a team, whichever rank that is now, unless the team is away."""
+        if team_index not in self.membership.away:
+            rank = self.membership.teams[team_index].master_rank
+            self._instructions.append(ins.Send(team=team_index, rank=rank, message=message))
 
     # ------------------------------------------------------------ the first event
 
-    def _begin(self, last_end: LastEnd, finished: dict[int, UnrecordedFold]) -> None:
+    def _begin(self, last_end: ins.LastEnd, finished: dict[int, UnrecordedFold]) -> None:
         """Continue from the ledger of the earlier starts."""
         self.ending.begin()
         self._end_left_open(last_end, finished)
@@ -154,9 +161,10 @@ class CoordinatorState:
                 continue
             if not trial.state.ended and len(trial.folds) == self.plan.n_fold:
                 self._record(completion(trial, self.plan, self._now_s))
-            if not trial.state.ended and self.policy.folds_to_run(trial):
+            waits = not (trial.state.ended or trial.running)
+            if waits and self.policy.folds_to_run(trial):
                 self.to_resume.append(trial.number)
-            elif not trial.state.ended and trial.state is not TrialState.PAUSED:
+            elif waits and trial.state is not TrialState.PAUSED:
                 self._pause(trial)
             self._instructions.append(report_of(trial, self.plan))
         self.ending.replay(self.ledger)
@@ -164,16 +172,15 @@ class CoordinatorState:
             self._check_count()
             self.ending.drain(self.ending.preempted_because)
 
-    def _end_left_open(self, last_end: LastEnd, finished: dict[int, UnrecordedFold]) -> None:
+    def _end_left_open(self, last_end: ins.LastEnd, finished: dict[int, UnrecordedFold]) -> None:
         """End the assignments left open by an earlier start: some had finished, the others are lost."""
         fruitless = len(self.ledger.sessions) > 1 and not self.ledger.sessions[-2].n_lasting
-        for assignment in [a for a in self.ledger.assignments if a.end is None]:
+        for assignment in [a for a in self.ledger.assignments if a.end is None and not self.membership.has(a)]:
             kept, trial = finished.get(assignment.number), self.ledger.trials[assignment.trial]
             if kept is not None and kept.is_of(assignment, trial.point):
                 self._record(recorded_late(kept, assignment, trial, self._now_s))
             else:
-                reason, counts = loss_of(last_end, assignment, fruitless=fruitless)
-                self._lose(assignment, reason, counts=counts)
+                self._lose(assignment, *loss_of(last_end, assignment, fruitless=fruitless))
 
     # ------------------------------------------------------------ the search
 
@@ -209,7 +216,7 @@ class CoordinatorState:
         match message:
             case msg.EpochReported():
                 self._take_report(team_index, assignment, message)
-            case msg.FoldStopped() if preempting and not trial.state.ended:
+            case msg.FoldStopped() if (preempting or self.is_shared) and not trial.state.ended:
                 self._end_preempted(team_index)
             case msg.FoldFailed() if preempting and not trial.state.ended:
                 # The signal may have killed a process of the user: the next start will show whether the trial fails.
@@ -220,7 +227,7 @@ class CoordinatorState:
             case _:
                 self._record(event_of(message, assignment, trial, self._now_s))
         if assignment.end is not None:
-            self._continue_block(self.membership.block_of(team_index))
+            self._place_block(self.membership.block_of(team_index))
 
     def _take_report(self, team_index: int, assignment: Assignment, message: msg.EpochReported) -> None:
         trial = self.ledger.trials[assignment.trial]
@@ -304,10 +311,10 @@ class CoordinatorState:
         assert figure is not None, "a trial waits at a rung before it had reported"
         self._record(ev.TrialPaused(time_s=self._now_s, trial=trial.number, figure_of_merit=figure))
 
-    def _lose(self, assignment: Assignment, reason: str, *, counts: bool) -> None:
+    def _lose(self, assignment: Assignment, reason: str, counts: bool) -> None:
         """Record that an assignment was lost with its ranks; `counts`: against `--max-attempts`."""
-        number = assignment.number
-        self._record(ev.AssignmentLost(time_s=self._now_s, assignment=number, reason=reason, counts=counts))
+        lost = ev.AssignmentLost(time_s=self._now_s, assignment=assignment.number, reason=reason, counts=counts)
+        self._record(lost)
 
     def _gives_up(self, trial: Trial) -> bool:
         """Fail a trial if attempts at one of its folds were lost too often; return True if so."""
@@ -331,8 +338,9 @@ class CoordinatorState:
         self.membership.reformed(team_index, message.alive, message.world_ranks, message.n_masters)
         assignment = self.membership.assignment_of_team.get(team_index)
         continued = message.goes_on
-        # An order that a live master has not received yet is still in transit.
-        if assignment is not None and before.master_rank in message.world_ranks and assignment.number > message.taken:
+        # An order that a live master has not received yet is in transit; a team that is away may speak of another one.
+        is_away, leads = team_index in self.membership.away, before.master_rank in message.world_ranks
+        if assignment is not None and (is_away or (leads and assignment.number > message.taken)):
             continued = assignment.number
         self._take_losses(team_index, before, continued, message.how)
         self._place_block(self.membership.block_of(team_index))
@@ -368,7 +376,7 @@ class CoordinatorState:
         if is_lost:
             del self.membership.assignment_of_team[team_index]
             self.membership.suspects.pop(team_index, None)
-            self._lose(assignment, how or ev.died_text(ranks), counts=counts)
+            self._lose(assignment, how or ev.died_text(ranks), counts)
         self._gives_up(self.ledger.trials[assignment.trial])
 
     def _blames(self, assignment: Assignment, ranks: Sequence[int], team: Team) -> bool:
@@ -380,12 +388,13 @@ class CoordinatorState:
         """Continue a block with its remaining teams, or move its trial to another block if none can train."""
         if block not in self.membership.trial_of_block:
             self.membership.update_free(block)
-        elif self.membership.is_busy(block) or self.membership.may_train(block):
+            return
+        trial = self.ledger.trials[self.membership.trial_of_block[block]]
+        stays = self.membership.is_busy(block) or self.membership.may_train(block)
+        if stays or trial.state.ended or not self.policy.folds_to_run(trial):
             self._continue_block(block)
         else:
-            trial = self.ledger.trials[self.membership.trial_of_block[block]]
-            if not trial.state.ended:
-                self.to_resume.appendleft(trial.number)
+            self.to_resume.appendleft(trial.number)
             self._release(block)
 
     # ------------------------------------------------------------ assignment
@@ -440,8 +449,7 @@ class CoordinatorState:
 
     def _promote(self, number: int) -> int:
         trial = self.ledger.trials[number]
-        n_rungs = self.policy.rungs_behind(trial)
-        self._record(ev.TrialPromoted(time_s=self._now_s, trial=number, n_rungs=n_rungs))
+        self._record(ev.TrialPromoted(time_s=self._now_s, trial=number, n_rungs=self.policy.rungs_behind(trial)))
         self._instructions.append(report_of(trial, self.plan, taken=True))
         return number
 
@@ -490,18 +498,9 @@ class CoordinatorState:
             n_ranks=len(team.world_ranks),
         )
         self._record(assigned)
-        self.membership.assignment_of_team[team.index] = self.ledger.assignments[number]
-        order = msg.RunFold(
-            assignment=number,
-            trial=trial.number,
-            fold=fold,
-            attempt=attempt,
-            point=trial.point,
-            waits_for_decision=self.plan.pruning is not None,
-            pause_epochs=self.policy.pause_epochs(trial.number),
-            first=trial.first_epochs.get(fold, -1),
-        )
-        self._send(team.index, order)
+        self.membership.assignment_of_team[team.index] = assignment = self.ledger.assignments[number]
+        pause_epochs, waits = self.policy.pause_epochs(trial.number), self.plan.pruning is not None
+        self._send(team.index, order_of(assignment, trial, pause_epochs, waits=waits))
 
     # ------------------------------------------------------------ time
 
@@ -538,16 +537,17 @@ class CoordinatorState:
                 if not trial.state.ended:  # otherwise the team has already been told to stop this fold
                     self._fail(trial, assignment.fold, f"it took longer than {limit}")
             elif budget.is_overdue(ordered_at_s, now_s):
-                self._give_up(
-                    f"Block {assignment.block} is stuck in the model's code: its trial took longer than {limit}, and "
-                    "has not stopped for as long again. The trial has failed. The search ends here, because a rank "
-                    f"cannot be freed from outside; add `{spelled('opt_restore', True)}` to resume it without this "
-                    "trial (`nnlo-opt launch` does so by itself)."
-                )
-                return
+                what = f"its trial took longer than {limit}, and has not stopped for as long again."
+                self._take_stuck(assignment, f"Block {assignment.block} is stuck in the model's code: {what}")
 
-    def _give_up(self, reason: str) -> None:
-        self._instructions.append(ins.GiveUp(reason=reason))
+    def _take_stuck(self, assignment: Assignment, what: str) -> None:
+        """Give up, because the team of an assignment does not stop."""
+        end = "The trial has failed. The search ends here, because a rank cannot be freed from outside"
+        self._give_up(f"{what} {end}", " without this trial")
+
+    def _give_up(self, why: str, without: str = "") -> None:
+        how = f"add `{spelled('opt_restore', True)}` to resume it{without} (`nnlo-opt launch` does so by itself)."
+        self._instructions.append(ins.GiveUp(reason=f"{why}; {how}"))
 
     def _preempt(self, reason: str, stop_at_s: float, abandon_at_s: float) -> None:
         """Tell every assignment to write a checkpoint before `stop_at_s`, from which the next start resumes."""
@@ -572,7 +572,7 @@ class CoordinatorState:
     def _end_preempted(self, team_index: int) -> None:
         """End an assignment for lack of time. Its master gets no FoldRecorded, so it keeps its checkpoints."""
         number = self.membership.assignment_of_team.pop(team_index).number
-        reason = self.ending.preempted_because
+        reason = self.ending.preempted_because or "its job let it go"
         self._record(ev.AssignmentPreempted(time_s=self._now_s, assignment=number, reason=reason))
 
     # ------------------------------------------------------------ the end
@@ -581,11 +581,8 @@ class CoordinatorState:
         """Enter the next phase when nothing more can begin, or nothing is running."""
         self._check_count()
         ending, is_left = self.ending, self._has_trial
-        if not (self.membership.n_may_train or ending.preempting) and (is_left or self._has_more):
-            self._give_up(
-                "No block can train any more, because ranks of every block have died. The search ends here; add "
-                f"`{spelled('opt_restore', True)}` to resume it (`nnlo-opt launch` does so by itself)."
-            )
+        if not (self.membership.n_may_train or ending.preempting or self.is_shared) and (is_left or self._has_more):
+            self._give_up("No block can train any more, because ranks of every block have died. The search ends here")
             return
         is_busy = bool(self.membership.assignment_of_team)
         if self.phase is not Phase.DRAINING or is_busy or (is_left and not ending.preempting):

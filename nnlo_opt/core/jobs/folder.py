@@ -10,10 +10,8 @@ from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.jobs.files import MOST_JOURNAL_BYTES, MOST_NEW_BYTES, SharedFiles
 from nnlo_opt.core.trials.journal import Journal
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
+from nnlo_opt.core.trials.sharing import FOLDER
 from nnlo_opt.core.trials.sync_mark import MARK_NAME
-
-#: folder in the run directory
-FOLDER = "jobs"
 
 
 class FolderFiles(SharedFiles):

@@ -1,9 +1,10 @@
 """A job of a search: it joins, follows the greatest term, and takes the next one when the coordinator is gone.
 
-`step` is called about once a second by rank 0. The process may be stopped between any two operations on files, for any
-time, and continue: whatever it does then is in files that nobody counts any more.
+`step` is called by rank 0 again and again, after `pause_s` seconds. The process may be stopped between any two
+operations on files, for any time, and continue: whatever it does then is in files that nobody counts any more.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from nnlo_opt.core.base.clock import Clock
@@ -14,6 +15,7 @@ from nnlo_opt.core.jobs.lead import Lead, Search
 from nnlo_opt.core.jobs.lines import (
     JOB_LINES,
     ORDERS,
+    Admitted,
     Beat,
     Expelled,
     Follows,
@@ -29,6 +31,7 @@ from nnlo_opt.core.jobs.lines import (
     encoded,
 )
 from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING, Timing, Watch
+from nnlo_opt.core.jobs.pace import Pace
 from nnlo_opt.core.jobs.roster import Roster
 from nnlo_opt.core.jobs.succession import Candidate, Copy, newest_journal
 from nnlo_opt.core.jobs.terms import Terms
@@ -40,6 +43,9 @@ class Workplace(Protocol):
     @property
     def is_busy(self) -> bool:
         """True while a team works on an assignment, or has a message that `reports` has not returned."""
+
+    def admit(self, first_rank: int, first_team: int) -> None:
+        """Note the numbers of the first rank and the first team of this job; called before any order."""
 
     def take(self, term: int, rank: int, message: Message) -> None:
         """Pass an order of a term to a rank."""
@@ -64,8 +70,8 @@ class Job:
         search: what coordinates if this job leads.
         timing: times of jobs.
         host: name of the machine.
-        n_ranks: number of ranks.
-        n_teams: number of teams.
+        accept: returns the message of an order of a term; ProtocolError if this job may not obey it.
+        shape: how its ranks form teams, as in `Joined`; by default one rank is one team.
     """
 
     def __init__(
@@ -77,12 +83,12 @@ class Job:
         *,
         timing: Timing = DEFAULT_TIMING,
         host: str = "",
-        n_ranks: int = 1,
-        n_teams: int = 1,
+        accept: Callable[[Ordered, int], Message] = lambda order, term: from_json(order.message),
+        **shape: int,
     ) -> None:
         self._files, self._clock, self._workplace, self._search = files, clock, workplace, search
-        self._timing = timing
-        self._host, self._n_ranks, self._n_teams = host, n_ranks, n_teams
+        self._timing, self._accept = timing, accept
+        self._host, self._shape = host, {"n_ranks": 1, "n_teams": 1, **shape}
         self._terms = Terms(files)
         #: number of this job
         self.number = 0
@@ -90,9 +96,23 @@ class Job:
         #: this job's term as coordinator; None if it does not coordinate
         self.lead: Lead | None = None
         #: True if the job is to leave
-        self._leaving = False
+        self._leaving = self._leaving_at_once = False
         self.is_over = False
+        #: how the search has ended, if this job has left because of that
+        self.end: Roster | None = None
+        #: term whose end does not concern this job, as it has come later and asks for more; 0 for none
+        self._past = 0
+        #: the owner of the term before this job's own, if that job counts as gone
+        self._silent: dict[int, Watch] = {}
+        #: why this job had to end and may not return; empty if it may
+        self.expelled_because = ""
+        self._pace = Pace(timing)
+        #: True if this step has written or read a message
+        self._has_message = False
         self._join()
+        roster = self._sealed(newest_journal(files, self._terms.greatest))
+        if roster is not None and search.asks_for_more(roster.is_complete):
+            self._past = roster.term
 
     def step(self) -> bool:
         """Do what is to be done now; return False once the job has left.
@@ -100,6 +120,7 @@ class Job:
         After an exception, such as an OSError, the job counts as one that was killed: call `step` no more.
         """
         if not self.is_over:
+            self._has_message = False
             self._beat()
             self._look()
             if self._leaving:
@@ -108,11 +129,20 @@ class Job:
             self._report()
             self._obey()
             self._succeed()
+            self._pace.look(self._clock.monotonic_s(), found=self._has_message)
         return not self.is_over
 
-    def leave(self) -> None:
-        """Leave as soon as no team works; a coordinator hands over before."""
-        self._leaving = True
+    @property
+    def pause_s(self) -> float:
+        """Seconds until the next `step` is due."""
+        return self._pace.left_s(self._clock.monotonic_s())
+
+    def leave(self, *, at_once: bool = False) -> None:
+        """Leave as soon as no team works; a coordinator hands over before.
+
+        `at_once`: even if a team works, as this process is about to end.
+        """
+        self._leaving, self._leaving_at_once = True, self._leaving_at_once or at_once
 
     # ------------------------------------------------------------ coming, and being alive
 
@@ -121,8 +151,7 @@ class Job:
         self.number += 1
         while self._files.read(log_name(self.number)) is not None:
             self.number += 1
-        unix_s = self._clock.unix_s()
-        line = Joined(host=self._host, n_ranks=self._n_ranks, n_teams=self._n_teams, unix_s=unix_s)
+        line = Joined(host=self._host, unix_s=self._clock.unix_s(), **self._shape)
         while not self._files.create(log_name(self.number), encoded(log_name(self.number), 0, line)):
             self.number += 1
         self._log = LogWriter(self._files, log_name(self.number), 1)
@@ -198,17 +227,25 @@ class Job:
         if self._leaving:
             return
         resigned = self._owner_resigned
+        owner = self._terms.owner(self._terms.greatest)
+        self._silent = {owner: self._owner_watch} if owner is not None and self._owner_watch.is_silent else {}
         if self._terms.take(self.number):
             now_s = self._clock.monotonic_s()
             self._candidate = Candidate(self._files, self._timing, self._terms.greatest, now_s, resigned)
         self._meet_owner()
 
     def _leave_if_sealed(self, copy: Copy | None) -> None:
-        """Leave if the search is over: the journal is complete, and sealed by its owner as in `Lead.end`."""
-        roster = Roster(copy.content.events if copy is not None and copy.term else ())
-        if roster.is_complete and self._terms.owner(roster.term + 1) == roster.leader:
+        """Leave if the search is over."""
+        roster = self._sealed(copy)
+        if roster is not None and roster.term > self._past:
             self._files.publish(journal_name(roster.term))
+            self.end = roster
             self.leave()
+
+    def _sealed(self, copy: Copy | None) -> Roster | None:
+        """Return the roster of a journal that is at its end and sealed by its owner as in `Lead.end`, else None."""
+        roster = Roster(copy.content.events if copy is not None and copy.term else ())
+        return roster if roster.is_over and self._terms.owner(roster.term + 1) == roster.leader else None
 
     def _coordinate(self) -> None:
         if self._candidate is not None:
@@ -217,7 +254,8 @@ class Job:
             if copy is None or self._leaving:
                 return
             term, self._candidate = self._candidate.term, None
-            lead = Lead(self._files, self._clock, self._timing, term, self.number, copy, self._search)
+            places = self._files, self._clock, self._timing, term, self.number
+            lead = Lead(*places, copy, self._search, self._silent)
             if not lead.begin():
                 self._terms.pass_over(term + 1)
                 self._meet_owner()
@@ -225,21 +263,25 @@ class Job:
             self.lead = lead
             self._look()
         if self.lead is not None:
-            self._search.step(self.lead, self.lead.step())
+            reports = self.lead.step()
+            self._has_message |= bool(reports)
+            self._search.step(self.lead, reports)
             if self.lead.is_sealed:
+                self.end = self.lead.roster
                 self.leave()
 
     # ------------------------------------------------------------ working
 
     def _report(self) -> None:
         if reports := self._workplace.reports():
+            self._has_message = True
             self._say(*(Reported(rank=rank, message=message.to_json()) for rank, message in reports))
 
     def _obey(self) -> None:
         """Follow the greatest term and its orders."""
         greatest = self._terms.greatest
         if self._leaving or self._following < greatest:
-            if self._workplace.is_busy:
+            if self._workplace.is_busy and not self._leaving_at_once:
                 self._workplace.let_go()
             elif self._leaving:
                 self._say(Left())
@@ -250,12 +292,20 @@ class Job:
                 self._orders = LogReader(self._files, orders_name(self.number, greatest), ORDERS)
         elif self._orders is not None:
             for order in self._orders.new():
+                self._has_message = True
                 self._take(order)
 
     def _take(self, order: Order) -> None:
         match order:
             case Ordered():
-                self._workplace.take(self._following, order.rank, from_json(order.message))
+                self._workplace.take(self._following, order.rank, self._accept(order, self._following))
+            case Admitted():
+                self._workplace.admit(order.first_rank, order.first_team)
             case Expelled():
                 self._workplace.drop()
-                self._join()
+                self.expelled_because = order.reason
+                if order.reason:
+                    self._resign()
+                    self.is_over = True
+                else:
+                    self._join()

@@ -7,16 +7,20 @@ still holds then are lost. The same holds for a job that leaves, or that is expe
 
 import logging
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 from nnlo_opt.core.base.clock import Clock
 from nnlo_opt.core.base.errors import ProtocolError
-from nnlo_opt.core.comm.codec import from_json
 from nnlo_opt.core.comm.messages import AssignmentMessage, Message
+from nnlo_opt.core.jobs.accepted import checked_report
 from nnlo_opt.core.jobs.files import MOST_JOURNAL_BYTES, SharedFiles, journal_name, log_name, orders_name, term_name
 from nnlo_opt.core.jobs.lines import (
     JOB_LINES,
+    Admitted,
+    Beat,
     Expelled,
     Follows,
     JobLine,
@@ -24,15 +28,21 @@ from nnlo_opt.core.jobs.lines import (
     Left,
     LogReader,
     LogWriter,
+    Order,
     Ordered,
     Reported,
 )
 from nnlo_opt.core.jobs.liveness import Timing, Watch
+from nnlo_opt.core.jobs.pace import Pace
 from nnlo_opt.core.jobs.roster import Roster
 from nnlo_opt.core.jobs.succession import Copy, begin
 from nnlo_opt.core.trials import events as ev
 
 logger = logging.getLogger(__name__)
+
+
+#: cause of the loss of assignments with a job that left without a word, and whether that counts against their trials
+VANISHED = "its job has vanished", True
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +55,24 @@ class Report:
 
 
 class Search(Protocol):
-    """What coordinates the search while this job leads."""
+    """What coordinates the search while this job leads; a base class, for the last two methods."""
 
     def opening(self, events: list[ev.Event], time_s: float) -> list[ev.Event]:
         """Return the events of a start of the run, after `events`; the first is a `RunStarted`."""
 
+    def asks_for_more(self, is_complete: bool) -> bool:
+        """Return True if this job goes on with a search that was over when it came, complete or stopped."""
+
     def step(self, lead: "Lead", reports: list[Report]) -> None:
-        """Record the consequences of `reports`, all before this returns; then send orders."""
+        """Record the consequences of `lead.take_news()` and of `reports`, all before this returns; then send orders."""
+
+    def refuses(self, job: ev.JobJoined) -> str:
+        """Return why a job that wants to join cannot work for this search; empty if it can."""
+        return ""
+
+    def cause_of(self, job: int) -> tuple[str, bool]:
+        """Return why a job may have vanished, and whether that counts against its trials."""
+        return VANISHED
 
 
 @dataclass(slots=True)
@@ -60,6 +81,7 @@ class _Observed:
 
     reader: LogReader[JobLine]
     watch: Watch
+    pace: Pace
     #: lines that were read and not taken in
     waiting: deque[JobLine] = field(default_factory=deque)
     #: term that the job follows at this point of its log
@@ -77,10 +99,19 @@ class Lead:
         job: number of this job.
         copy: journal of the term before.
         search: what coordinates.
+        silent: jobs that count as gone already, and how they have been watched.
     """
 
     def __init__(
-        self, files: SharedFiles, clock: Clock, timing: Timing, term: int, job: int, copy: Copy, search: Search
+        self,
+        files: SharedFiles,
+        clock: Clock,
+        timing: Timing,
+        term: int,
+        job: int,
+        copy: Copy,
+        search: Search,
+        silent: Mapping[int, Watch] = MappingProxyType({}),
     ) -> None:
         self._files, self._clock, self._timing, self._search = files, clock, timing, search
         self.term, self.job = term, job
@@ -89,11 +120,15 @@ class Lead:
         last_s = max((event.time_s for event in events), default=0.0)
         #: seconds of the run at second 0 of the monotonic clock; times never go back, whatever the clocks say
         self._zero_s = max(clock.unix_s() - first_unix_s, last_s) - clock.monotonic_s()
-        self._copy = copy
+        self._copy, self._silent = copy, dict(silent)
         self._logs: dict[int, _Observed] = {}
         self._orders: dict[int, LogWriter] = {}
         #: jobs that follow this term, and so get orders
         self.present: set[int] = set()
+        #: events of the start with which this term has begun
+        self.opening: list[ev.Event] = []
+        #: events that this object has recorded by itself since `take_news`
+        self._news: list[ev.Event] = []
         #: True once the search is over, and once a later term is known to exist
         self.is_sealed = self.is_overtaken = False
 
@@ -103,6 +138,7 @@ class Lead:
         events = begin(self._files, self._copy, began, self._search.opening(self._copy.content.events, self.now_s))
         if events is None:
             return False
+        self.opening = events[len(self._copy.content.events) :]
         self._journal = self._files.journal(journal_name(self.term))
         #: who works on what
         self.roster = Roster(events)
@@ -116,24 +152,48 @@ class Lead:
         return self._zero_s + self._clock.monotonic_s()
 
     def step(self) -> list[Report]:
-        """Read all logs; return the reports that count. Their consequences must be recorded before the next call."""
+        """Read the logs that are due; return the reports that count.
+
+        Their consequences must be recorded before the next call.
+        """
         self._files.publish(journal_name(self.term))
         while self._files.read(log_name(number := len(self._logs) + 1)) is not None:
             reader = LogReader(self._files, log_name(number), JOB_LINES)
-            self._logs[number] = _Observed(reader, Watch(self._timing))
-        return [report for job in self._logs if job not in self.roster.left for report in self._read(job)]
+            self._logs[number] = _Observed(reader, self._silent.pop(number, Watch(self._timing)), Pace(self._timing))
+        now_s = self._clock.monotonic_s()
+        due = [job for job, log in self._logs.items() if log.waiting or not log.pace.left_s(now_s)]
+        return [report for job in due if job not in self.roster.left for report in self._read(job)]
 
-    def record(self, *events: ev.Event) -> None:
-        """Write events to the journal. OSError: it cannot be written."""
-        self._journal.append(events)
+    def record(self, *events: ev.Event, durable: bool = True) -> None:
+        """Write events to the journal, as `Journal.append`. OSError: it cannot be written."""
+        self._journal.append(events, durable=durable)
         for event in events:
             self.roster.apply(event)
 
-    def send(self, job: int, message: Message, rank: int = 0) -> None:
-        """Send a message to a rank of a job that is present; what it depends on has been recorded."""
+    def take_news(self) -> list[ev.Event]:
+        """Return the events that `step` and `expel` have recorded since the last call, in order.
+
+        They come before all that the search records from now on.
+        """
+        news, self._news = self._news, []
+        return news
+
+    def expel(self, job: int, reason: str, *, counts: bool) -> None:
+        """End all that a job works on, and tell it why; it may not return.
+
+        Args:
+            job: number of the job; without effect if it is not here.
+            reason: cause, for people.
+            counts: True if the loss counts against its trials.
+        """
+        if job in self.roster.here:
+            self._expel(job, reason, counts, Expelled(reason=reason))
+
+    def send(self, job: int, *orders: Ordered) -> None:
+        """Send messages at once to ranks of a job that is present; what they depend on has been recorded."""
         if job not in self.present:
             raise ProtocolError(f"Job {job} does not follow term {self.term}.")
-        self._order(job, Ordered(rank=rank, message=message.to_json()))
+        self._order(job, *orders)
 
     def end(self) -> bool:
         """Close the search, whose end is recorded; False if a later term decides, so that nothing may depend on it.
@@ -149,29 +209,52 @@ class Lead:
         self._journal.close()
         return len(self._files.read(journal_name(self.term), most=MOST_JOURNAL_BYTES) or b"")
 
-    def _order(self, job: int, *orders: Ordered | Expelled) -> None:
+    def _order(self, job: int, *orders: Order) -> None:
         if job not in self._orders:
             self._orders[job] = LogWriter(self._files, orders_name(job, self.term))
         self._orders[job].append(*orders)
 
     def _read(self, job: int) -> list[Report]:
         log, now_s = self._logs[job], self._clock.monotonic_s()
-        log.waiting += log.reader.new()
+        lines = log.reader.new()
+        log.waiting += lines
         log.watch.look(log.reader.n_lines, now_s)
+        log.pace.look(now_s, found=not all(isinstance(line, Beat) for line in lines))
         reports: list[Report] = []
         # What a job has reported is recorded before anything that it holds is called lost.
         while log.waiting and not (reports and isinstance(log.waiting[0], Follows | Left)):
             self._take(job, log, log.waiting.popleft(), reports)
         if log.watch.is_silent and not log.waiting and not reports and job in self.roster.here:
-            self._expel(job)
+            self._expel(job, *self._search.cause_of(job), Expelled())
         return reports
+
+    def _meet(self, job: int, line: Joined) -> None:
+        """Let a job join, once, unless the search refuses it."""
+        if job in self.roster.here or job in self.roster.left:
+            return
+        joined = ev.JobJoined(
+            time_s=self.now_s,
+            job=job,
+            host=line.host,
+            n_ranks=line.n_ranks,
+            n_teams=line.n_teams,
+            n_blocks=line.n_blocks,
+            block_size=line.block_size,
+            n_masters=line.n_masters,
+            n_processes=line.n_processes,
+        )
+        if why := self._search.refuses(joined):
+            logger.warning("refused job %d of %s: %s", job, line.host, why)
+            self._order(job, Expelled(reason=why))
+        else:
+            self._note(joined)
 
     def _take(self, job: int, log: _Observed, line: JobLine, reports: list[Report]) -> None:
         match line:
-            case Joined() if job not in self.roster.here:
-                self.record(
-                    ev.JobJoined(time_s=self.now_s, job=job, host=line.host, n_ranks=line.n_ranks, n_teams=line.n_teams)
-                )
+            case Joined():
+                self._meet(job, line)
+            case _ if job not in self.roster.here:
+                pass
             case Reported():
                 self._hear(job, log.term, line, reports)
             case Follows():
@@ -179,16 +262,18 @@ class Lead:
                 self._let_go(job, line.term)
                 if line.term == self.term:
                     self.present.add(job)
+                    numbers = self.roster.ranks(job).start, self.roster.teams(job).start
+                    self._order(job, Admitted(first_rank=numbers[0], first_team=numbers[1]))
                 else:
                     self.present.discard(job)
             case Left():
                 self._let_go(job)
                 self.present.discard(job)
-                self.record(ev.JobLeft(time_s=self.now_s, job=job))
+                self._note(ev.JobLeft(time_s=self.now_s, job=job))
 
     def _hear(self, job: int, term: int, line: Reported, reports: list[Report]) -> None:
         try:
-            message = from_json(line.message)
+            message = checked_report(line)
         except ProtocolError as error:
             logger.warning("ignored a line of job %d: %s", job, error)
             return
@@ -197,14 +282,19 @@ class Lead:
 
     def _let_go(self, job: int, before: int | None = None) -> None:
         if lost := self._lost(job, "its job let it go", before):
-            self.record(*lost)
+            self._note(*lost)
 
-    def _expel(self, job: int) -> None:
-        lost = self._lost(job, "its job has vanished", counts=True)
-        left = ev.JobLeft(time_s=self.now_s, job=job, reason="it was silent for too long", expelled=True)
+    def _expel(self, job: int, reason: str, counts: bool, order: Expelled) -> None:
+        why = order.reason or "it was silent for too long"
+        left = ev.JobLeft(time_s=self.now_s, job=job, reason=why, expelled=True)
         self.present.discard(job)
-        self.record(*lost, left)
-        self._order(job, Expelled())
+        self._note(*self._lost(job, reason, counts=counts), left)
+        self._order(job, order)
+
+    def _note(self, *events: ev.Event) -> None:
+        """Record events, and tell the search."""
+        self.record(*events)
+        self._news += events
 
     def _lost(self, job: int, reason: str, before: int | None = None, *, counts: bool = False) -> list[ev.Event]:
         numbers = self.roster.of(job, before)

@@ -19,12 +19,16 @@ class JobLine(Record, tag_field="line"):
 
 
 class Joined(JobLine):
-    """The job has come: the first line. `unix_s` is for people."""
+    """The job has come: the first line; fields as in `JobJoined`. `unix_s` is for people."""
 
     host: str
     n_ranks: Positive
     n_teams: Positive
     unix_s: UnixSeconds
+    n_blocks: Positive = 1
+    block_size: Positive = 1
+    n_masters: Positive = 1
+    n_processes: Positive = 1
 
 
 class Beat(JobLine):
@@ -71,8 +75,20 @@ class Ordered(Order):
     message: str
 
 
+class Admitted(Order):
+    """The job has joined; its first rank and its first team have these numbers among those of all jobs."""
+
+    first_rank: Count
+    first_team: Count
+
+
 class Expelled(Order):
-    """The job was silent for too long: nothing that it does counts. It may join anew, under another number."""
+    """Nothing that the job does counts.
+
+    It was silent for too long, and may join anew, under another number; or it may not, for a `reason`.
+    """
+
+    reason: str = ""
 
 
 L = TypeVar("L", JobLine, Order)

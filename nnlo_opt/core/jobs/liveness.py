@@ -6,17 +6,24 @@ judgement: one that was wrong costs work, not results.
 
 from dataclasses import dataclass
 
+DEFAULT_BEAT_S = 20.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """Times of jobs in seconds."""
 
     #: longest time between two lines of a living job
-    beat_s: float = 20.0
+    beat_s: float = DEFAULT_BEAT_S
     #: how long a log must not have grown for its job to count as gone
     limit_s: float = 120.0
     #: everybody who opens a file sees after this time what was synced; a successor waits so long for the last lines
     settle_s: float = 10.0
+
+    @classmethod
+    def with_limit(cls, limit_s: float) -> "Timing":
+        """Return the times of jobs that count as gone after `limit_s` seconds of silence."""
+        return cls(beat_s=min(DEFAULT_BEAT_S, limit_s / 6), limit_s=limit_s)
 
 
 DEFAULT_TIMING = Timing()

@@ -47,14 +47,17 @@ class Roster:
         #: jobs that have left, and those of them that were expelled
         self.left: set[int] = set()
         self.expelled: set[int] = set()
-        #: jobs in the order in which they joined, and for each the number of teams up to its own; teams are numbered on
+        #: jobs in the order in which they joined, and for each the number of teams and of ranks up to its own; both are
+        #: numbered on
         self._jobs: list[int] = []
         self._n_teams: list[int] = []
+        self._n_ranks: list[int] = []
         #: assignment -> who holds it
         self.held: dict[int, Held] = {}
         #: time of the latest event
         self.last_s = 0.0
-        self.is_complete = False
+        #: True if the search is complete, and if it is that or was stopped
+        self.is_complete = self.is_over = False
         for event in events:
             self.apply(event)
 
@@ -63,15 +66,17 @@ class Roster:
         self.last_s = max(self.last_s, event.time_s)
         match event:
             case ev.RunStarted():
-                self.is_complete = False
-            case ev.RunCompleted():
-                self.is_complete = True
+                self.is_complete = self.is_over = False
+            case ev.RunCompleted() | ev.RunPreempted():
+                self.is_over, self.is_complete = True, isinstance(event, ev.RunCompleted)
             case ev.TermBegan():
                 self.term, self.leader = event.term, event.job
             case ev.JobJoined():
                 self.here.add(event.job)
                 self._jobs.append(event.job)
                 self._n_teams.append(self.n_teams + event.n_teams)
+                # A single process plays two ranks.
+                self._n_ranks.append(self.n_ranks + max(event.n_ranks, 2))
             case ev.JobLeft():
                 self.here.discard(event.job)
                 self.left.add(event.job)
@@ -92,6 +97,20 @@ class Roster:
         """Return the teams of a job."""
         i = self._jobs.index(job)
         return range(self._n_teams[i - 1] if i else 0, self._n_teams[i])
+
+    @property
+    def n_ranks(self) -> int:
+        """Number of ranks of all jobs that ever joined."""
+        return self._n_ranks[-1] if self._n_ranks else 0
+
+    def ranks(self, job: int) -> range:
+        """Return the ranks of a job."""
+        i = self._jobs.index(job)
+        return range(self._n_ranks[i - 1] if i else 0, self._n_ranks[i])
+
+    def job_of(self, rank: int) -> int | None:
+        """Return the job of a rank; None if no job has it."""
+        return self._jobs[bisect_right(self._n_ranks, rank)] if 0 <= rank < self.n_ranks else None
 
     def holds(self, job: int, term: int, assignment: int) -> bool:
         """Return True if a report of `job` about this assignment of `term` counts."""

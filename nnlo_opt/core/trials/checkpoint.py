@@ -28,7 +28,7 @@ from nnlo_opt.core.base.safe_path import MOST_BYTES, SafePath
 from nnlo_opt.core.trials.manifest import abandon, begin, complete, newest, read_manifest, synced, verify
 
 _MASTER_FILES = {"master.npz", "master.json"}
-WEIGHTS_NAME = "weights.npz"
+WEIGHTS_NAME, HISTORY_NAME = "weights.npz", "history.json"
 #: name -> (dimensions, type) of the arrays of `weights.npz`
 _WEIGHTS = {"weights": (1, np.dtype(np.float32)), "state": (1, np.dtype(np.float32))}
 #: file names allowed in a manifest: number and suffix of a worker; first and last worker of a group
@@ -67,7 +67,7 @@ class Checkpoint(Frozen):
 
 
 def fold_directory(run_directory: Path, trial: int, fold: int) -> SafePath:
-    """Return the directory with the checkpoints, weights and history of a fold."""
+    """Return the directory of a fold; `core.trials.attempts` tells where in it an attempt has its files."""
     return SafePath(run_directory) / f"trials/{trial:04d}/fold{fold}"
 
 

@@ -241,12 +241,19 @@ class TermBegan(Event):
 
 
 class JobJoined(Event):
-    """Job `job` joined with `n_ranks` ranks in `n_teams` teams, which are numbered on through all jobs."""
+    """Job `job` joined with `n_ranks` ranks in `n_teams` teams of `n_blocks` blocks, all numbered on through all jobs.
+
+    `block_size`, `n_masters` and `n_processes` (ranks per worker): how its ranks form teams.
+    """
 
     job: Number
     host: str
     n_ranks: Number
     n_teams: Number
+    n_blocks: Number = 1
+    block_size: Number = 1
+    n_masters: Number = 1
+    n_processes: Number = 1
 
 
 class JobLeft(Event):
@@ -273,6 +280,8 @@ class RunPreempted(Event):
     coordinator_cpu_s: float = 0.0
 
 
+#: events that no message depends on: losing them in a crash does no harm, so they are not synced
+NEWS: tuple[type[Event], ...] = (FoldBegan, EpochEnded)
 #: events whose work no later start repeats; so are epochs with a checkpoint
 _LASTING = (AssignmentFinished, AssignmentFailed, TrialCompleted, TrialFailed)
 

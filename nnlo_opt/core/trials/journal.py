@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from nnlo_opt.core.base.errors import JournalError, UnreadableEventError
 from nnlo_opt.core.base.files import sync, write_fully
@@ -271,6 +271,17 @@ def damaged(name: str, seq: int, error: object) -> JournalError:
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 #: called before each further attempt at a write without space; waits, or raises to give up
 OnFull = Callable[[OSError], None]
+
+
+class JournalWriter(Protocol):
+    """Journal to which a coordinator writes."""
+
+    @property
+    def path(self) -> SafePath:
+        """Its file."""
+
+    def append(self, events: Sequence[Event], *, durable: bool = True) -> None:
+        """Append events in one write, as `Journal.append`."""
 
 
 class Journal:

@@ -11,7 +11,8 @@ from heapq import nsmallest
 from pathlib import Path
 
 from nnlo_opt.core.base.safe_path import SafePath
-from nnlo_opt.core.trials.checkpoint import WEIGHTS_NAME, fold_directory
+from nnlo_opt.core.trials.attempts import left_in, result_directory
+from nnlo_opt.core.trials.checkpoint import WEIGHTS_NAME
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.trial import Trial
 
@@ -36,7 +37,7 @@ def kept_trials(ledger: Ledger, n_best: int) -> set[int]:
 
 def weights_of(run: Path, trial: Trial) -> list[SafePath]:
     """Return the weight files of the finished folds, or the last saves of an objective."""
-    folders = [fold_directory(run, trial.number, fold) for fold in sorted(trial.folds)]
+    folders = [result_directory(run, trial, fold) for fold in sorted(trial.folds)]
     return [path for folder in folders for path in folder.glob(WEIGHTS_NAME) or folder.glob("checkpoint-*")]
 
 
@@ -62,15 +63,18 @@ class WeightKeeper:
                 folder = self._trials / f"{trial.number:04d}"
                 # The saves of an objective are its weights.
                 name = WEIGHTS_NAME if ledger.identity.data is not None else "checkpoint-*"
-                yield from (*folder.glob(f"fold*/{name}"), *folder.glob(FILES_NAME))
+                yield from (*left_in(folder, name), *folder.glob(FILES_NAME))
 
 
 def _judged_until_s(ledger: Ledger) -> float:
     """Return the time up to which the search knew all ended trials at its last suggestion.
 
-    Suggestions are made ahead, at most one per block.
+    Suggestions are made ahead, at most one for each block of this start, those of jobs that have left it included.
     """
     if ledger.ended_because or not ledger.sessions:
         return math.inf
-    ahead = ledger.trials[: -ledger.sessions[-1].n_blocks or None]
+    start = ledger.sessions[-1]
+    jobs = [job for job in ledger.jobs.values() if job.is_here or (job.left_at_s or 0.0) >= start.started_at_s]
+    n_blocks = sum(len(job.blocks) for job in jobs) if start.term else start.n_blocks
+    ahead = ledger.trials[: -n_blocks or None]
     return max((trial.assignments[0].assigned_at_s for trial in ahead if trial.assignments), default=-math.inf)

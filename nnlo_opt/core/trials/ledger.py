@@ -5,6 +5,7 @@ The same code applies events in a live run and in a replay of its journal, so a 
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from nnlo_opt.core.base.errors import JournalError, ProtocolError
 from nnlo_opt.core.base.records import MAX_INTEGER
 from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.identity import RunIdentity, StartSettings
+from nnlo_opt.core.trials.joined_job import JoinedJob
 from nnlo_opt.core.trials.objectives import Objective, OutcomeConstraint, ParetoSet, losses
 from nnlo_opt.core.trials.trial import Assignment, AssignmentEnd, FoldResult, Loss, Trial, TrialState
 
@@ -32,6 +34,8 @@ class Session:
     measured_at_s: float = 0.0
     #: number of its events whose work no later start repeats
     n_lasting: int = 0
+    #: number of the term that it is, in a run that several jobs share; else 0
+    term: int = 0
     #: block -> its world ranks that have died, in the order of their deaths
     lost_ranks: dict[int, list[int]] = field(default_factory=dict)
     #: block that has lost ranks -> (number of its living ranks, number of its ranks that train)
@@ -65,6 +69,10 @@ class Ledger:
         self.assignments: list[Assignment] = []
         #: one per RunStarted
         self.sessions: list[Session] = []
+        #: number -> job, in the order in which they joined; empty unless several jobs share the run
+        self.jobs: dict[int, JoinedJob] = {}
+        #: current term and number of the job that leads it; 0 unless several jobs share the run
+        self.term = self.leader = 0
         #: from the first RunStarted, with the changeable parts of the last one
         self.identity = RunIdentity()
         #: from the last RunStarted
@@ -121,6 +129,37 @@ class Ledger:
     def sign(self) -> float:
         """Factor that turns a figure of merit of the run into one to be minimised."""
         return _SIGNS[self.direction]
+
+    @property
+    def is_shared(self) -> bool:
+        """True if the last start is a term of jobs that share the run."""
+        return bool(self.sessions and self.sessions[-1].term)
+
+    @property
+    def jobs_here(self) -> list[JoinedJob]:
+        """Jobs that have joined and not left; none unless several jobs share the run."""
+        return [job for job in self.jobs.values() if job.is_here]
+
+    def job_of(self, assignment: Assignment) -> JoinedJob | None:
+        """Return the job whose team got an assignment; None if no jobs shared the run then."""
+        jobs = [*self.jobs.values()]
+        place = bisect_right(jobs, assignment.team, key=lambda job: job.teams.start) - 1
+        job = jobs[place] if place >= 0 else None
+        return job if job is not None and job.had(assignment.number, assignment.team) else None
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks of the last start, or of the jobs that are here."""
+        if self.sessions and not self.is_shared:
+            return self.sessions[-1].n_blocks
+        return sum(len(job.blocks) for job in self.jobs_here)
+
+    @property
+    def n_ranks(self) -> int:
+        """Number of ranks of the last start, or of the jobs that are here."""
+        if self.sessions and not self.is_shared:
+            return self.sessions[-1].n_ranks
+        return sum(job.n_ranks for job in self.jobs_here)
 
     @property
     def result(self) -> Trial | None:
@@ -210,13 +249,20 @@ class Ledger:
         self.sessions.append(Session(event.n_ranks, event.n_blocks, event.time_s, event.time_s, self.n_measured))
 
     def _term_began(self, event: ev.TermBegan) -> None:
-        """Do nothing: `core.jobs.roster` keeps track of jobs."""
+        self.term, self.leader = event.term, event.job
+        if self.sessions:
+            self.sessions[-1].term = event.term
 
     def _job_joined(self, event: ev.JobJoined) -> None:
-        """Do nothing, as for a term."""
+        if event.job in self.jobs:
+            raise ProtocolError(f"Job {event.job} has joined twice.")
+        last = next(reversed(self.jobs.values()), None)
+        self.jobs[event.job] = JoinedJob.after(last, event, len(self.assignments))
 
     def _job_left(self, event: ev.JobLeft) -> None:
-        """Do nothing, as for a term."""
+        if event.job not in self.jobs or not self.jobs[event.job].is_here:
+            raise ProtocolError(f"Job {event.job} left, and was not here.")
+        self.jobs[event.job].leave(event)
 
     def _run_completed(self, event: ev.RunCompleted) -> None:
         self.completed_because, self.test = event.reason, event.test
@@ -257,6 +303,7 @@ class Ledger:
             team=event.team,
             n_ranks=event.n_ranks,
             assigned_at_s=event.time_s,
+            term=self.term,
         )
         self.assignments.append(assignment)
         trial.assignments.append(assignment)

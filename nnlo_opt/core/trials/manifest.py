@@ -4,7 +4,8 @@
     checkpoint-3.1/             another checkpoint of the same epoch
 
 Files are written to a hidden folder, created by `begin` and renamed by `complete` once its manifest is on disk. Names
-are never reused, so a kill at any moment leaves this folder or the previous one.
+are never reused, so a kill at any moment leaves this folder or the previous one. Under its name a checkpoint is never
+changed; it is hidden before it is removed. So another process can take it by renaming it.
 
 The newest checkpoint of a training is the one with the most trained samples. An objective may save epochs in any order:
 there `number` in the manifest counts the saves.
@@ -45,7 +46,14 @@ def begin(directory: SafePath, epoch: int) -> SafePath:
 
 
 def _hidden(place: SafePath) -> SafePath:
-    return place.with_name(f".{place.name}.{uuid.uuid4().hex[:12]}")
+    return place.with_name(f".{place.name.lstrip('.')}.{uuid.uuid4().hex[:12]}")
+
+
+def _discard(place: SafePath) -> None:
+    """Remove a checkpoint or a folder of `begin` if possible, and if no other process has renamed it first."""
+    with suppress(OSError):
+        place.replace(hidden := _hidden(place))  # a half-removed folder must not keep its name
+        hidden.remove()
 
 
 def abandon(temporary: SafePath | None) -> None:
@@ -95,9 +103,7 @@ def complete(
     sync(directory)
     for key, path in before:
         if is_numbered or key[:2] <= (epoch, n_samples_inside):
-            with suppress(OSError):
-                path.replace(hidden := _hidden(path))  # a half-removed folder must not keep its name
-                hidden.remove()
+            _discard(path)
     return place
 
 
@@ -146,7 +152,7 @@ def remove_all(directory: SafePath) -> None:
     """Remove every checkpoint in `directory`, including half-written ones."""
     with suppress(OSError):
         for _, path in _found(directory):
-            path.remove()
+            _discard(path)
     remove_unfinished(directory)
 
 
@@ -154,7 +160,7 @@ def remove_unfinished(directory: SafePath) -> None:
     """Remove folders of `begin` left by crashes in `directory`. Call only if nobody is writing to one."""
     with suppress(OSError):
         for path in directory.glob(".checkpoint-*"):
-            path.remove()
+            _discard(path)
 
 
 def synced(path: SafePath) -> dict[str, Any]:

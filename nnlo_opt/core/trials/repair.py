@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,7 @@ from nnlo_opt.core.trials.journal import (
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
 from nnlo_opt.core.trials.run_lock import RunLock
+from nnlo_opt.core.trials.sharing import refuse_shared
 from nnlo_opt.core.trials.sync_mark import read_mark
 
 
@@ -62,6 +63,8 @@ class Salvage:
     still_open: list[int] = field(default_factory=list)
     #: old numbers of lost trials
     lost: list[int] = field(default_factory=list)
+    #: True if the number of an assignment changes
+    renumbers_assignments: bool = False
 
     @property
     def renumbers(self) -> bool:
@@ -181,6 +184,7 @@ def _replay(events: Iterable[ev.Event], result: Salvage) -> None:
         elif isinstance(event, ev.FoldAssigned):
             assignments.setdefault(event.assignment, len(assignments))
     result.moved = trials
+    result.renumbers_assignments = any(old != new for old, new in assignments.items())
     result.lost = sorted(seen - trials.keys())
     result.still_open = [trial.number for trial in ledger.trials if not trial.state.ended]
 
@@ -225,15 +229,24 @@ def _in_words(event: ev.Event) -> str:
 # ---------------------------------------------------------------- in a run directory
 
 
-def repair(run: Path) -> tuple[Salvage, SafePath] | None:
+def repair(
+    run: Path, journal: SafePath | None = None, replace: Callable[[Salvage, str], None] | None = None
+) -> tuple[Salvage, SafePath] | None:
     """Repair the journal of `run`; return the result and the path of the damaged journal; None if it is valid.
 
+    Args:
+        run: run directory.
+        journal: the journal if jobs share the run; None for that of the run.
+        replace: called with the result and a new identity to put the repaired journal in place, and may refuse it; None
+            to replace the damaged one.
+
     Raises:
-        ConfigurationError: a coordinator is running.
+        ConfigurationError: a coordinator is running, or jobs share the run now.
         JournalError: nothing can be salvaged.
     """
+    refuse_shared(run)
     with closing(RunLock(run, timeout_s=0.0)):
-        path = SafePath(run) / JOURNAL_NAME
+        path = SafePath(run) / JOURNAL_NAME if journal is None else journal
         mark = read_mark(path)
         with path.open("rb") as file:
             n_bytes = os.fstat(file.fileno()).st_size
@@ -250,13 +263,16 @@ def repair(run: Path) -> tuple[Salvage, SafePath] | None:
         if not damaged.exists():
             with atomic_path(damaged) as copy:
                 path.copy(copy)
+        # A new identity, because the mark of the last sync does not apply to this journal. A repeated repair finds the
+        # same one.
+        identity = digest.hex()[:16]
+        if replace is not None:
+            replace(found, identity)
+            return found, damaged
         if found.renumbers:
             _move_files(
                 path.with_name("trials"), path.with_name(damaged.name.replace(JOURNAL_NAME, "trials")), found.moved
             )
-        # A new identity, because the mark of the last sync does not apply to this journal. A repeated repair finds the
-        # same one.
-        identity = digest.hex()[:16]
         atomic_write(path, b"".join(encode_line(seq, event, identity) for seq, event in enumerate(found.events)))
         return found, damaged
 

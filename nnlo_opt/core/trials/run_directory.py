@@ -23,10 +23,10 @@ from nnlo_opt.core.base.files import atomic_write, make_directory
 from nnlo_opt.core.base.records import without_collection
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.base.spelling import either, spelled
-from nnlo_opt.core.trials import deaths, unrecorded
+from nnlo_opt.core.trials import deaths, sharing, unrecorded
 from nnlo_opt.core.trials.events import RunStarted
 from nnlo_opt.core.trials.identity import RunIdentity
-from nnlo_opt.core.trials.journal import Journal, load_events
+from nnlo_opt.core.trials.journal import Journal, JournalWriter, load_events
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.owner import OWNER_NAME
 from nnlo_opt.core.trials.run_lock import LAUNCH_LOCK_NAME, LAUNCH_OWNER_NAME, LOCK_NAME, RunLock, not_writable
@@ -43,7 +43,7 @@ LOCK_TIMEOUT_S = 15.0
 INTERRUPTED_NAME = "run.interrupted"
 #: folders and files of a run directory; the journal comes last
 _FOLDERS = (
-    "trials", "logs", "timeline", "figures", "tensorboard", INBOX_NAME, deaths.FOLDER, unrecorded.FOLDER
+    "trials", "logs", "timeline", "figures", "tensorboard", INBOX_NAME, deaths.FOLDER, unrecorded.FOLDER, sharing.FOLDER
 )  # fmt: skip
 _FILES = (
     "config.json", "results.csv", "summary.json", "report.html", "timeline.json", "optuna.log", INTERRUPTED_NAME,
@@ -121,48 +121,26 @@ class RunRequest:
 
 
 class RunDirectory:
-    """Open run directory, held by one process.
+    """Open run directory.
 
     Args:
         syncs: as for `Journal`.
-        replaces: keep an existing run untouched until `begin_anew`; before that, `journal` does not exist.
     """
 
-    def __init__(self, path: Path, shown: Path, lock: RunLock, *, syncs: bool, replaces: bool) -> None:
+    def __init__(self, path: Path, shown: Path, *, syncs: bool = True) -> None:
         #: absolute path, and the path as given, for messages
         self.path, self.shown = path, shown
         self._syncs = syncs
         self._closing = ExitStack()
-        self._closing.callback(lock.close)
-        self._open = partial(Journal, path / JOURNAL_NAME, syncs=syncs, may_write=lock.check)
         #: the trials of the run, after all events of earlier sessions
         self.ledger = Ledger()
-        if not replaces:
-            self._open_journal()
-            with without_collection():
-                self.ledger = Ledger(self.journal.events)
-            self.journal.events.clear()  # the ledger has them
+        #: journal that the coordinator writes; set before a coordinator works
+        self.journal: JournalWriter
+        #: bytes of a torn end that were cut off the journal when it was opened
+        self.n_cut = 0
 
-    def _open_journal(self) -> None:
-        self.journal = self._open()
-        self._closing.callback(self.journal.close)
-
-    def begin_anew(self) -> None:
-        """Remove the run that `--overwrite` replaces; call when the request can no longer be refused."""
-        try:
-            _remove_run(self.path)
-            self._open_journal()
-        except OSError as error:
-            raise not_writable(self.path, error) from None
-
-    def record(self, started: RunStarted, say: Callable[[str, TextIO], None]) -> None:
-        """Record a start in the journal, then write `config.json`; NnloError if the journal cannot be written."""
-        self.ledger.apply(started)
-        try:
-            (SafePath(self.path) / INTERRUPTED_NAME).unlink(missing_ok=True)
-            self.journal.append([started])
-        except OSError as error:
-            raise NnloError(f"`{self.journal.path}` cannot be written ({error.strerror or error}).") from error
+    def describe(self, started: RunStarted, say: Callable[[str, TextIO], None]) -> None:
+        """Write `config.json` about a start."""
         space = RunIdentity.of(started.identity).search_space
         text = json.dumps(None if space is None else space.plain, sort_keys=True)
         fingerprint = hashlib.sha256(text.encode()).hexdigest()
@@ -188,6 +166,50 @@ class RunDirectory:
         """Close the journal, then release the lock."""
         with suppress(OSError):  # user code may have closed the file
             self._closing.close()
+
+
+class OwnRun(RunDirectory):
+    """Open run directory, held by one process.
+
+    Args:
+        syncs: as for `Journal`.
+        replaces: keep an existing run untouched until `begin_anew`; before that, there is no `journal`.
+    """
+
+    journal: Journal
+
+    def __init__(self, path: Path, shown: Path, lock: RunLock, *, syncs: bool, replaces: bool) -> None:
+        super().__init__(path, shown, syncs=syncs)
+        self._closing.callback(lock.close)
+        self._open = partial(Journal, path / JOURNAL_NAME, syncs=syncs, may_write=lock.check)
+        if not replaces:
+            self._open_journal()
+            with without_collection():
+                self.ledger = Ledger(self.journal.events)
+            self.journal.events.clear()  # the ledger has them
+
+    def _open_journal(self) -> None:
+        self.journal = self._open()
+        self.n_cut = self.journal.n_cut
+        self._closing.callback(self.journal.close)
+
+    def begin_anew(self) -> None:
+        """Remove the run that `--overwrite` replaces; call when the request can no longer be refused."""
+        try:
+            _remove_run(self.path)
+            self._open_journal()
+        except OSError as error:
+            raise not_writable(self.path, error) from None
+
+    def record(self, started: RunStarted, say: Callable[[str, TextIO], None]) -> None:
+        """Record a start in the journal, then write `config.json`; NnloError if the journal cannot be written."""
+        self.ledger.apply(started)
+        try:
+            (SafePath(self.path) / INTERRUPTED_NAME).unlink(missing_ok=True)
+            self.journal.append([started])
+        except OSError as error:
+            raise NnloError(f"`{self.journal.path}` cannot be written ({error.strerror or error}).") from error
+        self.describe(started, say)
 
     def abandon(self) -> None:
         """Close the directory of a refused request, and remove it unless it contains a run or other files."""
@@ -243,6 +265,11 @@ def refuse_existing(request: RunRequest) -> None:
         )
 
 
+def is_shared(request: RunRequest) -> bool:
+    """Return True if jobs share the run, or have shared it (`core.jobs`)."""
+    return request.name is not None and (request.place / request.name / sharing.FOLDER).is_dir()
+
+
 def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str]:
     """Return (name of the run, one sentence for the log or "").
 
@@ -290,17 +317,18 @@ def choose_name(request: RunRequest, model: str, program: str) -> tuple[str, str
     )
 
 
-def open_run(request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOUT_S) -> RunDirectory:
+def open_run(request: RunRequest, name: str, lock_timeout_s: float = LOCK_TIMEOUT_S) -> OwnRun:
     """Open or create the run `name`, locked for this process; wait while another process holds the lock."""
     path = request.place / name
     with ExitStack() as on_error:
         try:
             make_directory(path)
-            _check_files(path)
+            check_files(path)
+            sharing.refuse_shared(path)
             lock = RunLock(path, lock_timeout_s)
             on_error.callback(lock.close)
             shown, syncs = request.root / name, not request.is_temporary
-            run = RunDirectory(path, shown, lock, syncs=syncs, replaces=request.overwrite)
+            run = OwnRun(path, shown, lock, syncs=syncs, replaces=request.overwrite)
         except OSError as error:
             raise not_writable(path, error) from None
         on_error.pop_all()
@@ -313,7 +341,7 @@ def _files_of(run: SafePath, *others: str) -> list[SafePath]:
     return [path for pattern in patterns for path in run.glob(pattern)]
 
 
-def _check_files(run: Path) -> None:
+def check_files(run: Path) -> None:
     """Raise ConfigurationError if a file or folder of a run is a link."""
     for path in _files_of(SafePath(run), LOCK_NAME, OWNER_NAME, LAUNCH_LOCK_NAME, LAUNCH_OWNER_NAME):
         if stat.S_ISLNK(path.stat().st_mode):

@@ -29,6 +29,7 @@ from nnlo_opt.core.trials.owner import (
     read_owner,
     this_process,
 )
+from nnlo_opt.core.trials.sharing import may_be_shared_now
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +141,12 @@ class RunLock:
 
 
 def may_be_at_work(run: Path) -> bool:
-    """Return True if a run has a live owner: a running process of this machine, or one with a recent heartbeat."""
+    """Return True if a run has a live owner, or is shared by jobs of which one may be alive."""
+    return _has_live_owner(run) or may_be_shared_now(run)
+
+
+def _has_live_owner(run: Path) -> bool:
+    """Return True for a running process of this machine, or one with a recent heartbeat."""
     owner, note = read_owner(run), SafePath(run) / OWNER_NAME
     if owner is None:
         return False

@@ -65,6 +65,8 @@ class Assignment:
     team: int
     n_ranks: int
     assigned_at_s: float
+    #: term in which it was made, in a run that several jobs share; else 0
+    term: int = 0
     #: time at which its workers were ready; None before that
     started_at_s: float | None = None
     #: idle seconds of its team before it; None for a team's first assignment
@@ -82,6 +84,11 @@ class Assignment:
     reason: str = ""
     #: losses in order; the assignment continued with the remaining ranks, unless it ended as LOST with the last one
     losses: list[Loss] = field(default_factory=list)
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Term and number: a coordinator that was overtaken may use a number again."""
+        return self.term, self.number
 
 
 @dataclass(slots=True, kw_only=True)

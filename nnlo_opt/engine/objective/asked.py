@@ -11,7 +11,7 @@ from nnlo_opt.core.base.user_code import reason_of, shortened
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.transport import Transport
 from nnlo_opt.core.space.space import Space
-from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.attempts import ordered_directory, take_over
 from nnlo_opt.core.trials.manifest import remove_all
 from nnlo_opt.core.trials.objectives import Comparison
 from nnlo_opt.engine.objective.attempt import Attempt
@@ -46,8 +46,8 @@ class AskedRank:
     def _handle(self, message: msg.Message) -> None:
         attempt = self._attempt
         if isinstance(message, msg.RunFold):
-            folder = fold_directory(self._run, message.trial, message.fold)
-            self._attempt = attempt = Attempt(message, last_save(folder), folder, self._comparison, self._clock)
+            saved, folder = take_over(self._run, message, last_save), ordered_directory(self._run, message)
+            self._attempt = attempt = Attempt(message, saved, folder, self._comparison, self._clock)
             n_saved = attempt.checkpoint.n_epochs
             self._orders.send(ROOT, msg.FoldStarted(assignment=message.assignment, epoch=n_saved))
         elif isinstance(message, msg.FoldRecorded):
@@ -93,7 +93,7 @@ class AskedRank:
         assert self._attempt is not None
         order, result = self._attempt.order, self._end_of(self._attempt, value, error)
         if not isinstance(result, msg.FoldFinished):
-            self._unneeded[order.assignment] = fold_directory(self._run, order.trial, order.fold)
+            self._unneeded[order.assignment] = ordered_directory(self._run, order)
         self._orders.send(ROOT, result)
         self._attempt = None
 

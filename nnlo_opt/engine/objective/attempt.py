@@ -19,7 +19,7 @@ class Attempt:
     Args:
         order: order of the coordinator; on ranks other than block rank 0, which do not report, of block rank 0.
         saved: the save to resume from; None: from the beginning.
-        folder: folder of its fold.
+        folder: folder of the attempt.
         comparison: rules by which trials are compared.
         clock: measures its duration.
         checkpoint: further fields of its `TrialCheckpoint`.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypeAlias, TypedDict
 
 from nnlo_opt.core.base.errors import CheckpointError, MisuseError
-from nnlo_opt.core.base.records import Count, Elapsed, Positive, checked
+from nnlo_opt.core.base.records import Count, Elapsed, Frozen, Positive, checked
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.comm.messages import Json
 from nnlo_opt.core.trials.manifest import (
@@ -43,8 +43,7 @@ class _Manifest(TypedDict):
     number: NotRequired[Positive]
 
 
-@dataclass(frozen=True)
-class Save:
+class Save(Frozen):
     """Valid save of a trial."""
 
     place: SafePath
@@ -57,13 +56,18 @@ class Save:
 
 
 def last_save(directory: SafePath) -> Save | None:
-    """Return the last save in the folder of a fold; None if there is none. Leftovers of a crash are removed."""
+    """Return the last save in the folder of an attempt; None if there is none. Leftovers of a crash are removed."""
 
     def load(place: SafePath) -> Save:
         try:
             manifest = checked(read_manifest(place), _Manifest)
             verify(place, manifest["files"])
-            save = Save(place, manifest["epoch"], 1 - manifest.get("counts_from_0", False), manifest["train_s"])
+            save = Save(
+                place=place,
+                epoch=manifest["epoch"],
+                first=1 - manifest.get("counts_from_0", False),
+                train_s=manifest["train_s"],
+            )
             if save.epoch < save.first:
                 raise ValueError(f"its epoch is {save.epoch}")
             return save
@@ -92,7 +96,7 @@ class TrialCheckpoint:
     6.0
     """
 
-    #: folder of the fold
+    #: folder of the attempt
     _directory: SafePath = field(repr=False)
     #: rank in the block
     _rank: int = 0
@@ -152,7 +156,7 @@ class TrialCheckpoint:
         finally:
             if not self._rank:
                 abandon(temporary)
-        self._last = Save(self._directory / saved, epoch, int(not self.count.is_from_0))
+        self._last = Save(place=self._directory / saved, epoch=epoch, first=int(not self.count.is_from_0))
 
     def _begin(self, epochs: list[Json]) -> str:
         if other := next((n for n in epochs if n != epochs[0]), None):

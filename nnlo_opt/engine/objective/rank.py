@@ -31,7 +31,7 @@ from nnlo_opt.core.comm.run_messages import OpenRun
 from nnlo_opt.core.comm.transport import RanksLost, Transport, wait_until
 from nnlo_opt.core.space.space import Point
 from nnlo_opt.core.space.tuples import Tuples
-from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.attempts import ordered_directory, take_over
 from nnlo_opt.core.trials.identity import ScriptFolders
 from nnlo_opt.core.trials.manifest import remove_all
 from nnlo_opt.core.trials.objectives import Comparison
@@ -239,7 +239,8 @@ class ObjectiveRank:
             with Call():  # report a failure to block rank 0 before it ends a torch group
                 saved = None
                 if message.saved:
-                    saved = Save(self._folder(message) / message.saved, message.epoch, message.first)
+                    place = self._folder(message) / message.saved
+                    saved = Save(place=place, epoch=message.epoch, first=message.first)
                 self._attempt = self._begun(message, saved)
                 _, end = self._call(message)
                 self._block.send(ROOT, end)
@@ -444,10 +445,10 @@ class ObjectiveRank:
     # ------------------------------------------------------------ block rank 0
 
     def _folder(self, call: msg.RunFold | CallObjective) -> SafePath:
-        return fold_directory(Path(self._setup.run.directory), call.trial, call.fold)
+        return ordered_directory(Path(self._setup.run.directory), call)
 
     def _run_at_root(self, order: msg.RunFold) -> None:
-        saved = last_save(self._folder(order))
+        saved = take_over(Path(self._setup.run.directory), order, last_save)
         call = CallObjective(
             assignment=order.assignment,
             trial=order.trial,
@@ -455,6 +456,7 @@ class ObjectiveRank:
             point=order.point,
             names=self._setup.run.parameters,
             first=order.first,
+            term=order.term,
         )
         if saved is not None:
             call = call.replaced(saved=saved.place.name, epoch=saved.epoch, first=saved.first)
@@ -485,7 +487,7 @@ class ObjectiveRank:
             if msg.StopFold in attempt.heard:
                 self.results.forget(order.assignment)
                 result = msg.FoldStopped(assignment=order.assignment)
-        goes_on = isinstance(result, msg.FoldFailed) and result.by_chance
+        goes_on = result.by_chance if isinstance(result, msg.FoldFailed) else msg.StopFold not in attempt.heard
         if not (goes_on or isinstance(result, msg.FoldPaused | msg.FoldFinished)):
             self._unneeded[order.assignment] = self._folder(order)
         self._orders.send(ROOT, result)

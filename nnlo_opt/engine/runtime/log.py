@@ -94,9 +94,9 @@ class RankOutput:
             self._held = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  (lives until the run is open)
             self._turn_to(self._held.fileno())
 
-    def open_log(self, run_directory: Path) -> None:
-        """From now on write to `logs/rank-<rank>.log` in the run directory."""
-        path = log_path(run_directory, self._world_rank)
+    def open_log(self, run_directory: Path, first_rank: int = 0) -> None:
+        """From now on write to `logs/rank-<rank>.log` in the run directory, numbered from `first_rank`."""
+        path = log_path(run_directory, first_rank + self._world_rank)
         if self._held is None:
             WHOLE.handlers, WHOLE.propagate = [_LogOfRankZero(path)], False
             return

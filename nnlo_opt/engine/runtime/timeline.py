@@ -21,6 +21,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from heapq import nlargest
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -83,8 +84,10 @@ class RankTimeline(Timeline):
     keeps = True
 
     def __init__(self, world_rank: int, label: str, clock: Clock, max_events: int = _MAX_EVENTS_OF_RANK) -> None:
-        self._world_rank = world_rank
+        self._world_rank = self._number = world_rank
         self._label = label
+        #: its job in words, if jobs share the run
+        self._job = ""
         self._monotonic_s = clock.monotonic_s
         self._max_events = max_events
         #: start of the timeline on the monotonic clock and on the wall clock, seconds
@@ -151,8 +154,10 @@ class RankTimeline(Timeline):
     def name(self, label: str) -> None:
         self._label = label
 
-    def open(self, run_directory: Path) -> None:
+    def open(self, run_directory: Path, first_rank: int = 0, job: str = "") -> None:
         self.directory = run_directory
+        self._number = first_rank + self._world_rank
+        self._job = job
 
     def flush(self) -> None:
         if self.directory is not None and self._monotonic_s() >= self._next_write_s:
@@ -163,7 +168,7 @@ class RankTimeline(Timeline):
             self._write(self.directory)
 
     def _write(self, run_directory: Path) -> None:
-        path = part_path(run_directory, self._world_rank)
+        path = part_path(run_directory, self._number)
         began_s = self._monotonic_s()
         try:
             path.parent.mkdir(exist_ok=True)
@@ -177,11 +182,11 @@ class RankTimeline(Timeline):
         """Return the part as a trace: a line of metadata, a line for every event, a last line."""
         with self._lock:
             events, names, n_dropped = list(self._events), list(self._track_names), self.n_dropped
-        facts: dict[str, Any] = {"rank": self._world_rank, "host": socket.gethostname(), "process": os.getpid()}
+        facts: dict[str, Any] = {"rank": self._number, "host": socket.gethostname(), "process": os.getpid()}
         facts |= {"zero_unix_s": self._zero_unix_s, "n_events": len(events), "n_dropped": n_dropped}
-        pid = self._world_rank
+        pid = self._number
         lines = [
-            _metadata("process_name", pid, 0, {"name": self._label}),
+            _metadata("process_name", pid, 0, {"name": self._label + f", {self._job}" * bool(self._job)}),
             _metadata("process_sort_index", pid, 0, {"sort_index": pid}),
             *(_metadata("thread_name", pid, tid, {"name": name}) for tid, name in enumerate(names)),
             *(_complete(event, pid) for event in events),
@@ -210,7 +215,8 @@ def clear_parts(run_directory: Path) -> None:
 def merge_timelines(run_directory: Path) -> Path | None:
     """Merge the parts to `timeline.json` and return its path, or None if there is no part.
 
-    The parts are read and written event by event. A missing or unreadable part is left out and logged.
+    The parts are read and written event by event. A missing or unreadable part is left out and logged. A run that jobs
+    share may have had more ranks than any of its jobs expected: then the whole has the longest events of each rank.
     """
     parts = []
     for path in (SafePath(run_directory) / PARTS_NAME).glob("rank-*.json"):
@@ -232,10 +238,14 @@ def merge_timelines(run_directory: Path) -> Path | None:
 
 def _write_whole(file: IO[str], parts: Sequence[tuple[SafePath, dict[str, Any]]]) -> None:
     zero_unix_s = min(facts["zero_unix_s"] for _, facts in parts)
+    most = events_per_rank(len(parts))
     file.write(_head({"zero_unix_s": zero_unix_s, "ranks": [facts for _, facts in parts]}))
     separator = ""
     for path, facts in parts:
-        for event in _shifted(path, round((facts["zero_unix_s"] - zero_unix_s) * 1e9) / 1000):
+        shift_us = round((facts["zero_unix_s"] - zero_unix_s) * 1e9) / 1000
+        n_events = facts.get("n_events")
+        is_long = isinstance(n_events, int) and n_events > most
+        for event in _longest(path, shift_us, most) if is_long else _shifted(path, shift_us):
             file.write(separator + _line(event))
             separator = ",\n"
     file.write(_FOOT)
@@ -277,6 +287,24 @@ def _read_facts(path: SafePath) -> dict[str, Any]:
     if not 0 <= facts["zero_unix_s"] < 1e12:  # a Unix time
         raise ValueError("it begins at no time")
     return dict(facts)
+
+
+def _longest(path: SafePath, shift_us: float, most: int) -> Iterator[dict[str, Any]]:
+    """Yield the events of a part like `_shifted`, of its spans only the `most` longest."""
+    spans = (event for event in _shifted(path, shift_us) if event["ph"] != "M")
+    longest_us = nlargest(most, map(_length_us, spans)) or [0.0]
+    least_us = longest_us[-1]
+    n_least = longest_us.count(least_us)  # of these, the first
+    for event in _shifted(path, shift_us):
+        length_us = _length_us(event)
+        if event["ph"] == "M" or length_us > least_us or (length_us == least_us and n_least > 0):
+            n_least -= event["ph"] != "M" and length_us == least_us
+            yield event
+
+
+def _length_us(event: dict[str, Any]) -> float:
+    length_us = event.get("dur")
+    return length_us if isinstance(length_us, int | float) else 0.0
 
 
 def _shifted(path: SafePath, shift_us: float) -> Iterator[dict[str, Any]]:

@@ -165,7 +165,7 @@ class Examination:
         kind = next((kinds[str(path)] for path in (place, *place.parents) if str(path) in kinds), "unknown")
         answer = ask(module_command("nnlo_opt.tools.doctor.disk", str(place)), self.timeout_s)
         measured = {name: value for line in answer.lines for name, value in line.items()}
-        owner = in_words(read_owner(place)) if may_be_at_work(place) else ""
+        owner = (in_words(read_owner(place)) or " (jobs that share it)") if may_be_at_work(place) else ""
         yield from judgement.disk(str(self.folder), kind, measured, answer.failure, owner)
 
     def framework(self, name: str) -> Iterator[Finding]:

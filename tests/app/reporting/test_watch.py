@@ -1,13 +1,15 @@
 import io
 import os
+import time
 from contextlib import closing, redirect_stdout
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from nnlo_opt.app.reporting.results import read_ledger
 from nnlo_opt.app.reporting.status import status_of
-from nnlo_opt.app.reporting.status_lines import bottom_line
+from nnlo_opt.app.reporting.status_lines import bottom_line, status_lines
 from nnlo_opt.app.reporting.watch import BEGIN_S, GRACE_S, MOST_FAILED, Page, RunWatch, _Changes
 from nnlo_opt.core.base.errors import JournalError
 from nnlo_opt.core.trials import events as ev
@@ -18,6 +20,7 @@ from nnlo_opt.core.trials.run_state import RunState
 from tests.helpers.manual_clock import ManualClock
 from tests.helpers.pages import REPOSITORY, Kind, blocks_of
 from tests.helpers.printed import check
+from tests.helpers.shared_run import shared_run
 from tests.helpers.stories import SEARCH, TRAINING, UNDER_WAY, begun, failed, lines_of, reported, trial, write_journal
 
 GUIDE = REPOSITORY / "docs/guide/watching.md"
@@ -73,8 +76,8 @@ def test_a_reason_that_is_wider_than_the_terminal_is_shown_to_its_end():
     assert page_of(status(SEARCH, *failed(0, "too large " * 30)))[-1].endswith("too …")
 
 
-def test_the_guide_shows_what_is_drawn():
-    page, line = (block.text for block in blocks_of(GUIDE) if block.kind is Kind.SHOWN)
+def test_the_guide_shows_what_is_drawn(tmp_path):
+    page, jobs, line = (block.text for block in blocks_of(GUIDE) if block.kind is Kind.SHOWN)
     identity = SEARCH.identity | {"training": {"epochs": 3}}
     search = SEARCH.replaced(identity=identity, settings={"plan": {"num_iterations": 20}, "hyper_opt": "bayesian"})
     reason = "`get_model` of net.py failed at {'n_units': 207}, line 9, ValueError: n_units is too large"
@@ -86,6 +89,9 @@ def test_the_guide_shows_what_is_drawn():
     ledger = Ledger([search, *events])
     seen = status_of(ledger, Path("checkpoints/B"), 112.0, at_work=True)
     check(page, "\n".join(page_of(seen, height=40)), "the page of a search")
+    shared = shared_run(tmp_path)
+    lines = status_lines(status_of(read_ledger(shared), shared, time.time(), at_work=True))
+    check(jobs, "\n".join(text for text in lines if text.startswith("Job ")), "the jobs of a shared run")
     check(line.partition("\n")[2], bottom_line(ledger, 12.6, 80), "the line of a driver")
 
 

@@ -16,10 +16,12 @@ SPACE = Space([Integer(1, 9, name="n"), Real(0, 1, name="x")])
 POINT = {"n": 3, "x": 0.5}
 
 
-def inbox_of(run, *points, space=SPACE):
+def inbox_of(run, *points, space=SPACE, leader=0):
     """The inbox of a run with trials of these points, and what it has said."""
     ledger, said = Ledger(), []
     ledger.apply(ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=1, n_blocks=1, identity={}))
+    if leader:
+        ledger.apply(ev.TermBegan(time_s=0.0, term=9, job=leader))
     for number, point in enumerate(points):
         ledger.apply(ev.TrialSuggested(time_s=1.0, trial=number, point=point))
     return Inbox(run, space, ledger, 60.0, lambda text, stream: said.append(text)), ledger, said
@@ -87,6 +89,14 @@ def test_a_stop_is_for_the_process_that_held_the_run_and_goes_when_its_consequen
     assert inbox() == []
     inbox.look()
     assert not any(path.exists() for path in paths)
+
+
+@pytest.mark.parametrize(("leader", "heeds"), [(0, False), (2, True), (3, True), (4, False)])
+def test_a_stop_of_a_shared_run_is_for_whichever_job_leads_of_those_that_had_joined(tmp_path, leader, heeds):
+    for owner in ({"job": 3}, {"job": "3"}, {}, {"pid": 1}):
+        submit(tmp_path, Stop(owner=owner))
+    inbox, _, _ = inbox_of(tmp_path, leader=leader)
+    assert inbox() == [ins.Preempt(reason=STOPPED, grace_s=60.0)] * heeds
 
 
 @pytest.mark.parametrize(

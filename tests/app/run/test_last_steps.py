@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ from nnlo_opt.app.run.afterwards import last_steps
 from nnlo_opt.core.base.errors import EXIT_FAILURE
 from nnlo_opt.core.base.files import make_directory
 from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.attempts import attempt_directory
 from nnlo_opt.core.trials.checkpoint import fold_directory
 from tests.helpers.told_runs import Story
 
@@ -24,6 +26,22 @@ def test_checkpoints_of_folds_that_continue_are_kept(tmp_path):
     assert list(tmp_path.rglob("checkpoint-1")) == [tmp_path / "trials/0000/fold1/checkpoint-1"]
     ledger.apply(ev.TrialFailed(time_s=2.0, trial=0, reason="no memory"))
     last_steps.remove_stale_checkpoints(tmp_path, ledger)
+    assert not list(tmp_path.rglob("checkpoint-1"))
+
+
+def test_what_attempts_have_left_that_do_not_count_is_removed(tmp_path):
+    story = Story()
+    trial = story.suggest(0.0, n=1)
+    story.lose(1.0, story.assign(0.0, trial))
+    story.apply(ev.TermBegan(time_s=1.0, term=1, job=1))
+    story.lose(3.0, story.assign(2.0, trial))
+    story.finish(5.0, story.assign(4.0, trial))
+    folders = [attempt_directory(tmp_path, 0, 0, assignment.identity) for assignment in story.ledger.assignments]
+    for folder in folders:
+        make_directory(folder / "checkpoint-1")
+        (folder / "weights.npz").write_bytes(b"")
+    last_steps.remove_stale_checkpoints(tmp_path, story.ledger)
+    assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == [Path(str(folders[2] / "weights.npz"))]
     assert not list(tmp_path.rglob("checkpoint-1"))
 
 

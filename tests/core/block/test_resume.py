@@ -16,12 +16,20 @@ from tests.helpers.effort import some_of
 from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.linear_serial import SMALL, Data, data_of
 from tests.helpers.linear_teams import fail, history_of, place_of, tree_of
-from tests.helpers.loopback_team import LoneTeam, tasks_from
+from tests.helpers.loopback_team import LoneTeam, LoopbackTeam, tasks_from
 from tests.helpers.memory_source import numbered_source
 
 pytestmark = [pytest.mark.usefixtures("exchange"), pytest.mark.many]
 
 EPOCHS = 4
+
+
+@pytest.fixture(params=["messages", "shared weights", "attempts"])
+def exchange(request, monkeypatch):
+    """As for other tests of blocks, and with a folder for each attempt, as where jobs share a run."""
+    monkeypatch.setattr(LoopbackTeam, "shares", request.param == "shared weights")
+    monkeypatch.setattr(LoneTeam, "term", int(request.param == "attempts"))
+    return request.param
 
 
 class DropoutAdapter(LinearAdapter):
@@ -321,6 +329,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path):
     shutil.copytree(str(place / "checkpoint-1"), tmp_path / "kept")
     interrupted(tmp_path / "parts", options, 2)
     shutil.copytree(tmp_path / "kept", str(place / "checkpoint-1"))
+    place = place_of(tmp_path / "parts")
     whole = (place / "checkpoint-2" / "master.npz").read_bytes()
     (place / "checkpoint-2" / "master.npz").write_bytes(whole[: len(whole) // 2])
     again = trained(tmp_path / "parts", options, 2)

@@ -32,6 +32,7 @@ BY_TYPE = OF_TYPE | {
     list[Any]: st.lists(plain, max_size=2),
     list[str]: (words := st.lists(word := st.text(max_size=3), max_size=3)),
     dict[str, str]: by_name(word),
+    list[tuple[int, int]]: st.lists(st.tuples(number := st.integers(0, 2**53), number), max_size=2),
     ScriptFolders: st.builds(ScriptFolders, kind=word, start=word, names=words, own=words),
 }
 

@@ -3,7 +3,7 @@ import pytest
 from nnlo_opt.core.comm.loopback import LoopbackNetwork
 from nnlo_opt.core.comm.messages import Fence
 from nnlo_opt.core.comm.transport import RanksLost
-from nnlo_opt.testing.transport_conformance import TransportConformance
+from nnlo_opt.testing.transport_conformance import Star, StarConformance, TransportConformance
 
 
 class TestLoopback(TransportConformance):
@@ -18,6 +18,13 @@ class TestLoopbackThatShares(TransportConformance):
     def make(size):
         network = LoopbackNetwork(size, shares=True)
         return [network.end(rank) for rank in range(size)]
+
+
+class TestLoopbackAsStar(StarConformance):
+    @staticmethod
+    def make(n_ends):
+        network = LoopbackNetwork(1 + n_ends)
+        return Star(network.end(0), {rank: network.end(rank) for rank in range(1, 1 + n_ends)})
 
 
 def test_two_handles_of_one_end_share_what_was_sent_to_it():

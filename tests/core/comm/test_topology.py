@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnlo_opt.core.base.errors import ConfigurationError
-from nnlo_opt.core.comm.topology import Topology, plan_groups, plan_single_block, reformed
+from nnlo_opt.core.comm.topology import NO_TEAMS, Topology, plan_groups, plan_single_block, reformed
 
 worlds = st.integers(1, 200)
 block_sizes = st.integers(1, 40)
@@ -225,3 +225,21 @@ def test_a_team_that_continues_could_have_been_planned(n_ranks, n_masters, per_w
     assert 1 <= smaller.n_masters <= n_masters
     assert bool(smaller.groups) == (smaller.n_masters > 1)
     assert all(n >= 1 for n in smaller.n_children)
+
+
+@given(shapes=st.lists(st.tuples(worlds, block_sizes), min_size=1, max_size=5), n_fold=st.integers(1, 3))
+def test_ranks_blocks_and_teams_of_jobs_are_numbered_on(shapes, n_fold):
+    topology = NO_TEAMS
+    assert topology.n_blocks == 0
+    for world_size, block_size in shapes:
+        part, before = Topology.plan(world_size, block_size, n_fold), topology
+        topology = before.with_job(part)
+        assert topology.teams[: len(before.teams)] == before.teams
+        assert topology.n_blocks == before.n_blocks + part.n_blocks
+        # Rank 0 of the job only coordinates; a single process plays two ranks.
+        own = {rank for team in topology.teams[len(before.teams) :] for rank in team.world_ranks}
+        assert own == set(range(before.world_size + 1, before.world_size + max(world_size, 2)))
+        assert topology.world_size == before.world_size + max(world_size, 2)
+        ranks = [ranks_of_blocks(part), ranks_of_blocks(topology)[before.n_blocks :]]
+        assert [[rank + before.world_size for rank in block] for block in ranks[0]] == ranks[1]
+    assert [team.index for team in topology.teams] == list(range(len(topology.teams)))

@@ -144,6 +144,15 @@ def test_a_fold_that_stopped_by_itself_is_assigned_again_as_the_next_attempt():
     assert sends_to(out, 0) == [msg.FoldRecorded(assignment=0), order]
 
 
+def test_where_jobs_share_the_run_an_order_names_its_term_and_the_attempts_before_it():
+    state = draining()
+    state.ledger.apply(ev.TermBegan(time_s=1.0, term=4, job=2))
+    out = from_master(state, 0, msg.FoldStopped(assignment=0))
+    order = msg.RunFold(assignment=1, trial=0, fold=0, attempt=2, point={"n": 1}, term=4, before=[(0, 0)])
+    assert sends_to(out, 0)[1:] == [order]
+    assert state.ledger.assignments[1].identity == (4, 1)
+
+
 def test_every_idle_block_gets_a_trial_and_a_failure_touches_no_other_block():
     state = with_trials(3, TWO_BLOCKS, num_iterations=4)
     assert state.membership.trial_of_block == {1: 0, 2: 1}

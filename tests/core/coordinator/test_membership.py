@@ -1,7 +1,7 @@
 import pytest
 
 from nnlo_opt.core.base.errors import ProtocolError
-from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.comm.topology import NO_TEAMS, Topology
 from nnlo_opt.core.coordinator.membership import Membership, TeamState
 from tests.helpers.steps import check_blocks
 
@@ -90,3 +90,32 @@ def test_the_idle_block_of_the_lowest_number_is_given_a_trial_first():
     check_blocks(blocks, THREE)
     assert [blocks.place(trial, 9.0) for trial in (4, 5)] == [1, 3]
     assert not blocks.idle
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def test_teams_join_away_and_are_lost_with_their_job():
+    membership = Membership(NO_TEAMS)
+    membership.join(THREE)
+    membership.join(TWO_TEAMS)
+    check_blocks(membership, membership.topology)
+    assert (membership.idle, membership.out) == ([], {1, 2, 3, 4})
+    assert membership.team_of[2] == 0
+    assert membership.team_of[9] == 3, "rank 2 of the second job, whose ranks begin at 7"
+    membership.away -= {0, 3, 4}
+    for block in (1, 4):
+        membership.update_free(block)
+    check_blocks(membership, membership.topology)
+    assert (membership.idle, len(membership.ready(4))) == ([1, 4], 2)
+    membership.leave(range(3, 5))
+    membership.update_free(4)
+    assert (membership.out, membership.n_may_train) == ({2, 3, 4}, 3)
+    assert membership.take_unrecorded(3) == [], "no rank has died"
+
+
+def test_a_team_may_report_that_none_of_its_ranks_is_left() -> None:
+    membership = Membership(TWO_BLOCKS)
+    membership.reformed(0, [], [], 1)
+    assert membership.states[0] is TeamState.LOST
+    assert membership.take_unrecorded(0) == [1, 2, 3]

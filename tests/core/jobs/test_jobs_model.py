@@ -57,3 +57,17 @@ def test_jobs_struck_at_random_finish_the_search():
 @pytest.mark.slow
 def test_many_jobs_struck_at_random_finish_the_search():
     run_all(map(any_plan, range(1000, 60_000)))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_coordinator_of_a_search_loses_nothing_at_a_strike(name):
+    run_all(each_strike(replace(PLANS[name], is_whole=True), every=12))
+
+
+def test_the_coordinator_of_a_search_loses_nothing_whatever_strikes():
+    assert len(run_all(replace(any_plan(seed), is_whole=True) for seed in range(200))) > 2, "hardly any succession"
+
+
+@pytest.mark.slow
+def test_the_coordinator_of_a_search_loses_nothing_in_many_runs():
+    run_all(replace(any_plan(seed), is_whole=True) for seed in range(1000, 20_000))

@@ -11,7 +11,7 @@ from nnlo_opt.core.jobs import succession
 from nnlo_opt.core.jobs.files import begun_name, journal_name, orders_name, term_name
 from nnlo_opt.core.jobs.job import Job
 from nnlo_opt.core.jobs.lead import Lead
-from nnlo_opt.core.jobs.lines import Beat, Follows, Joined, LogReader
+from nnlo_opt.core.jobs.lines import Beat, Expelled, Follows, Joined, LogReader
 from nnlo_opt.core.jobs.roster import Roster
 from nnlo_opt.core.jobs.succession import BEGUN, Candidate
 from nnlo_opt.core.jobs.terms import Terms
@@ -158,7 +158,7 @@ def a_fold_is_assigned_again_once_its_job_has_let_go(patch):
 def a_job_follows_a_term_only_when_it_has_let_go(patch):
     class Idle:
         def __init__(self, workplace):
-            self.let_go = workplace.let_go
+            self.let_go, self.admit = workplace.let_go, workplace.admit
             self.take, self.drop, self.reports = workplace.take, workplace.drop, workplace.reports
             self.is_busy = False
 
@@ -179,7 +179,7 @@ def reports_are_recorded_before_anything_is_lost(patch):
         while log.waiting:
             self._take(job, log, log.waiting.popleft(), reports)
         if log.watch.is_silent and job in self.roster.here:
-            self._expel(job)
+            self._expel(job, *lead_module.VANISHED, Expelled())
         return reports
 
     patch.setattr(Lead, "_read", read)

@@ -1,5 +1,6 @@
 """Saves of an objective: alone, and as the coordinator of its rank sees them."""
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -9,10 +10,12 @@ from nnlo_opt.core.base.errors import TrialError
 from nnlo_opt.core.base.files import with_checksum, without_checksum
 from nnlo_opt.core.base.safe_path import NOTE_BYTES, SafePath
 from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.trials.attempts import attempt_directory, ordered_directory, take_over
 from nnlo_opt.core.trials.checkpoint import fold_directory
 from nnlo_opt.engine.objective.checkpoint import TrialCheckpoint, last_save
 from tests.engine.objective.test_objective import Bench
 from tests.helpers.crash_states import put, recording, states
+from tests.helpers.struck_files import stopped_at
 
 
 def checkpoint_in(folder):
@@ -191,6 +194,42 @@ def test_folders_nested_deeply_that_a_killed_save_has_left_are_removed(tmp_path)
     write_deep(tmp_path / ".checkpoint-1.cut/rank-0")
     assert checkpoint_in(tmp_path).epoch == 0
     assert not [*tmp_path.iterdir()]
+
+
+# ---------------------------------------------------------------- in a run that jobs share
+
+
+def attempt(run, number):
+    """Attempt `number` of a trial that adds up its epochs, step by step."""
+    before = [(1, earlier) for earlier in range(number)]
+    order = msg.RunFold(assignment=number, trial=0, fold=0, attempt=1, point={}, term=1, before=before)
+    saved = take_over(run, order, last_save)
+    checkpoint = TrialCheckpoint(_directory=ordered_directory(run, order), _last=saved)
+    total = number_in(checkpoint) or 0
+    for epoch in range(checkpoint.epoch + 1, 5):
+        total += epoch
+        checkpoint.save(epoch, partial(write_number, number=total))
+        yield number_in(checkpoint)
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["in its saves", "in taking over"])
+def test_an_objective_that_wakes_up_changes_nothing_for_the_attempt_after_it(tmp_path, monkeypatch, first):
+    def stopped(run, moment=-1, act=None):
+        for _ in zip(range(2), attempt(run, 0), strict=False) if first else ():
+            pass
+        with stopped_at(monkeypatch, moment, act) as struck, suppress(OSError, TypeError):
+            list(attempt(run, first))  # it may find its saves gone
+        return struck.n_moments
+
+    for moment in range(0, stopped(tmp_path / "counted"), 7):
+        run = tmp_path / str(moment)
+        after, seen = attempt(run, first + 1), []
+        stopped(run, moment, lambda after=after, seen=seen: seen.append(next(after, None)))
+        folder = attempt_directory(run, 0, 0, (1, first + 1))
+        if seen != [None]:  # there was an epoch left
+            assert [int(path.read_bytes()) for path in folder.glob("checkpoint-*/rank-0/n")] == seen
+            assert [*seen, *after][-1] == 10, moment
+        assert [int(path.read_bytes()) for path in folder.glob("checkpoint-*/rank-0/n")] == [10]
 
 
 # ---------------------------------------------------------------- as its coordinator sees it

@@ -276,6 +276,37 @@ def test_the_parts_are_put_together_on_one_clock(tmp_path):
     assert sort == [0, 1, 2]
 
 
+def test_ranks_of_jobs_that_joined_later_have_their_own_numbers_and_the_time_of_the_run(tmp_path):
+    for job in (1, 2):
+        clock = SkewedClock(start_s=500.0 * job, wall_s=1.7e9 - 500.0 * job + 60.0 * job)
+        timeline = RankTimeline(1, "rank 1", clock)
+        with timeline.span("epoch"):
+            clock.advance(2.0)
+        timeline.name(f"rank {3 * job - 2} (master of block {job})")
+        timeline.open(tmp_path, 3 * job - 3, f"job {job} on node-{job}")
+        timeline.close()
+    trace = read(merge_timelines(tmp_path))
+    assert [(span["pid"], span["ts"]) for span in spans_of(trace)] == [(1, 0.0), (4, 60e6)]
+    names = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"]
+    assert names == [f"rank {3 * job - 2} (master of block {job}), job {job} on node-{job}" for job in (1, 2)]
+
+
+def test_the_whole_of_many_jobs_has_the_longest_events_of_each_rank(tmp_path, monkeypatch):
+    monkeypatch.setattr("nnlo_opt.engine.runtime.timeline.events_per_rank", lambda n_ranks: 12 // n_ranks)
+    clock = SkewedClock()
+    for rank in range(3):
+        timeline = RankTimeline(rank, f"rank {rank}", clock)
+        for length_s in (3.0, 1.0, 5.0, 1.0, 4.0, 1.0, 1.0) if rank else (1.0, 2.0):
+            with timeline.span("step"):
+                clock.advance(length_s)
+        timeline.open(tmp_path)
+        timeline.close()
+    lengths = defaultdict(list)
+    for span in spans_of(read(merge_timelines(tmp_path))):
+        lengths[span["pid"]].append(span["dur"] / 1e6)
+    assert lengths == {0: [1.0, 2.0], 1: [3.0, 1.0, 5.0, 4.0], 2: [3.0, 1.0, 5.0, 4.0]}
+
+
 def test_parts_that_are_missing_empty_or_damaged_are_left_out(tmp_path, caplog):
     write_parts(tmp_path, n_ranks=5)
     part_path(tmp_path, 1).unlink()

@@ -14,7 +14,8 @@ from nnlo_opt.core.comm.run_messages import ExportModel, ModelExported
 from nnlo_opt.core.space.space import TRAIN_PREFIX, Point
 from nnlo_opt.core.training.history import FoldRecord
 from nnlo_opt.core.training.options import TrainingOptions
-from nnlo_opt.core.trials.checkpoint import fold_directory
+from nnlo_opt.core.trials.attempts import result_directory
+from nnlo_opt.core.trials.checkpoint import HISTORY_NAME
 from nnlo_opt.core.trials.trial import Trial
 
 #: name of the best model in the run directory, without the framework's suffix
@@ -27,7 +28,7 @@ def save_model(
     """Have the first responding trainer rank of `candidates` save and evaluate the model of a trial."""
     order = ExportModel(
         point=trial.point,
-        weights_path=str(fold_directory(directory.resolve(), trial.number, best_fold(trial, direction))),
+        weights_path=str(result_directory(directory.resolve(), trial, best_fold(trial, direction))),
         path=str((directory / BEST_MODEL).resolve()),
         measure=measure,
     )
@@ -48,9 +49,9 @@ def best_fold(trial: Trial, direction: str) -> int:
     return min(trial.folds, key=lambda fold: (sign * trial.folds[fold].figure_of_merit, fold))
 
 
-def history_of(directory: Path, trial: int, fold: int) -> dict[str, Json]:
+def history_of(directory: Path, trial: Trial, fold: int) -> dict[str, Json]:
     """Return the history of a fold, written by its master; CheckpointError if it cannot be read."""
-    path = fold_directory(directory, trial, fold) / "history.json"
+    path = result_directory(directory, trial, fold) / HISTORY_NAME
     try:
         checked(history := parse_object(path.read_bytes(MOST_BYTES)), FoldRecord)
     except (OSError, ValueError, TypeError) as error:
@@ -61,7 +62,7 @@ def history_of(directory: Path, trial: int, fold: int) -> dict[str, Json]:
 def kept_epoch(directory: Path, trial: Trial, fold: int) -> int:
     """Return the epoch of a finished fold's saved weights; the last one if the history does not tell."""
     try:
-        return int(history_of(directory, trial.number, fold)["kept_epoch"])
+        return int(history_of(directory, trial, fold)["kept_epoch"])
     except (CheckpointError, KeyError):
         return trial.folds[fold].n_epochs
 

@@ -25,7 +25,8 @@ from nnlo_opt.core.data.ragged import padded
 from nnlo_opt.core.data.source import Indices
 from nnlo_opt.core.models.adapter import Measuring, Predictor
 from nnlo_opt.core.training.options import model_parameters
-from nnlo_opt.core.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
+from nnlo_opt.core.trials.attempts import result_directory
+from nnlo_opt.core.trials.checkpoint import WEIGHTS_NAME, load_weights
 from nnlo_opt.core.trials.figure import epoch_value
 from nnlo_opt.core.trials.identity import DataFiles
 from nnlo_opt.core.trials.ledger import Ledger
@@ -199,7 +200,7 @@ def _trials(setup: EnsembleSetup) -> list[Trial]:
 
 def _places(setup: EnsembleSetup, trial: Trial) -> list[SafePath]:
     """Return the folders with the weights of the folds of a trial."""
-    return [fold_directory(setup.run, trial.number, fold) for fold in range(len(setup.workload.data.training.folds))]
+    return [result_directory(setup.run, trial, fold) for fold in range(len(setup.workload.data.training.folds))]
 
 
 def _predicted(setup: EnsembleSetup, trials: Sequence[Trial], rows: Indices) -> tuple[Predictor, list[Outputs]]:

@@ -20,7 +20,8 @@ from nnlo_opt.app.run.workload.workload import ModuleWorkload
 from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError, TrialError
 from nnlo_opt.core.models.adapter import Predictor
 from nnlo_opt.core.training.options import MODES, TrainingOptions
-from nnlo_opt.core.trials.checkpoint import WEIGHTS_NAME, fold_directory, load_weights
+from nnlo_opt.core.trials.attempts import result_directory
+from nnlo_opt.core.trials.checkpoint import WEIGHTS_NAME, load_weights
 from nnlo_opt.core.trials.identity import DataFiles, ModelFile, followed_in
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_directory import RunRequest
@@ -91,7 +92,7 @@ class TrainedModels(ModuleWorkload):
 
     def model(self, trial: Trial, fold: int) -> Any:
         """Return the Keras model or the torch module of a fold with trained weights, for predictions."""
-        place = fold_directory(self._run, trial.number, fold)
+        place = result_directory(self._run, trial, fold)
         try:
             weights = load_weights(place)
         except CheckpointError as error:

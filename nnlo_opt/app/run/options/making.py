@@ -87,7 +87,8 @@ def optimization_options(given: Mapping[str, object], command_line: Sequence[str
     )
     return Options(
         **_common(values, model, given, command_line),
-        run=_run_request(values, values.checkpoint, restore=values.opt_restore, n_asked=values.num_iterations),
+        run=_search_run(values),
+        join_s=values.join,
         block_size=values.block_size,
         search=search,
         search_space=values.search_space,
@@ -197,6 +198,23 @@ def _earlier(place: str | Earlier) -> Path | str | Earlier:
     if isinstance(place, Earlier) or "://" in place:
         return place
     return existing_run(place)
+
+
+def _search_run(values: SimpleNamespace) -> RunRequest:
+    """Return the request for the run of a search."""
+    if values.join is None:
+        return _run_request(values, values.checkpoint, restore=values.opt_restore, n_asked=values.num_iterations)
+    if values.overwrite:
+        raise ConfigurationError(
+            "`--overwrite` replaces a run, which the other jobs of `--join` may be working on. Received: both. Remove "
+            "the run first by `nnlo-opt clean`, or choose another name by `--checkpoint NAME`."
+        )
+    if not (values.checkpoint or values.trial_name):
+        raise ConfigurationError(
+            "`--join` shares one run with other jobs, which must all name it. Received: no name. Give `--checkpoint "
+            "NAME`."
+        )
+    return _run_request(values, values.checkpoint, restore=True, restore_option="--join", n_asked=values.num_iterations)
 
 
 def _run_request(values: SimpleNamespace, checkpoint: str | None, **rest: Any) -> RunRequest:

@@ -368,6 +368,11 @@ SEARCH = _group(
         help="best:N: keep only the weights of the N best trials and of the Pareto set, and remove others during "
              "the search; all: keep the weights of every trial; may be changed on resume"),
     Option("opt_restore", "", FLAG, default=False, common=True, help="resume the run from where it stopped"),
+    Option("join", "TIME", duration(5), example="60s", bare="120", python=False,
+        help="share the run with other jobs of the same command, which may come and go at any time: the first one "
+             "coordinates the search, the others bring their blocks, and if the coordinator's job ends, another one "
+             "takes its place; needs --checkpoint in a folder that all jobs see. A job that shows no sign of life for "
+             "this long counts as gone; 120 s if none is given, and the same for all jobs"),
     Option("command", "COMMAND", CODE, example="python train.py --lr {lr}", python=False,
         help="command of a script that evaluates a trial, instead of a model; started without a shell on every "
              "rank of a block, like torchrun. {NAME} stands for a parameter, {args} for all as --NAME=VALUE, "

@@ -181,6 +181,8 @@ class Options:
     keep_weights: int | None = None
     #: time limit of this start in seconds; None without one
     walltime_s: float | None = None
+    #: seconds after which a silent job counts as gone in a run that other jobs may share; None for a run of its own
+    join_s: float | None = None
     #: why `auto` chose the algorithm; empty if the user chose it
     hyper_opt_because: str = ""
 
@@ -188,6 +190,11 @@ class Options:
     def names_objective(self) -> bool:
         """True if a trial is a command, or, judging from the module's text, a call of an objective."""
         return self.command is not None or names_objective(self.model)
+
+    @property
+    def joins(self) -> bool:
+        """True if other jobs may share the run."""
+        return self.join_s is not None
 
     @property
     def of_teams(self) -> TeamOptions:

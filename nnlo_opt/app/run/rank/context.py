@@ -94,13 +94,17 @@ class ProcessContext:
         if output is not None and watchdog is not None and self.exit_code_file is None:
             watchdog.tell_of_sigterm(lambda rank_died: output.tell_at_the_end(text(), rank_died=rank_died))
 
-    def open(self, run: Path, topology: Topology) -> None:
-        """From now on write log, timeline and notes of deaths to the run directory. Call it from the main thread."""
+    def open(self, run: Path, topology: Topology, first_rank: int = 0, first_team: int = 0, job: str = "") -> None:
+        """From now on write log, timeline and notes of deaths to the run directory. Call it from the main thread.
+
+        `first_rank`, `first_team` and `job`: as in `OpenRun`.
+        """
         if self.output is not None:
-            self.output.open_log(run)
-        self.timeline.open(run)
+            self.output.open_log(run, first_rank)
+        self.timeline.open(run, first_rank, job)
         if self.watchdog is not None:
-            _begin_watch(self.watchdog, topology, run, tells_work=self.tells_work)
+            places = run, first_rank, first_team
+            _begin_watch(self.watchdog, topology, *places, tells_work=self.tells_work)
 
 
 def _share(world: "World | RankGroup", topology: Topology, options: Options) -> NodeShare:
@@ -125,16 +129,18 @@ def _watch_node(watchdog: Watchdog, world: "World | RankGroup") -> None:
     watchdog.watch([peer for peer in peers if peer is not None])
 
 
-def _begin_watch(watchdog: Watchdog, topology: Topology, run: Path, *, tells_work: bool) -> None:
+def _begin_watch(
+    watchdog: Watchdog, topology: Topology, run: Path, first_rank: int, first_team: int, *, tells_work: bool
+) -> None:
     """Start the watchdog, which writes notes of deaths to the run directory; `tells_work`: also reports slow work."""
 
     def saw_death(world_rank: int, how: str) -> None:
         if ulfm_is_on() and world_rank:
             return  # the coordinator survives, and records the loss
         team = topology.team_of_rank(world_rank)
-        index = None if team is None else team.index
-        leave_note(run, Death(world_rank=world_rank, team=index, host=socket.gethostname(), how=how))
+        index = None if team is None else first_team + team.index
+        leave_note(run, Death(world_rank=first_rank + world_rank, team=index, host=socket.gethostname(), how=how))
 
     is_first = watchdog.world_rank == topology.teams[0].first_trainer_rank  # only one rank, because all work alike
-    watchdog.report(saw_death, log_path(run, watchdog.world_rank), tells_work=tells_work and is_first)
+    watchdog.report(saw_death, log_path(run, first_rank + watchdog.world_rank), tells_work=tells_work and is_first)
     watchdog.start()

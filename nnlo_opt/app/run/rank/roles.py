@@ -67,7 +67,8 @@ class RankRoles:
             make_directory(Path(run.directory).parents[1])
             private_directory(Path(run.directory).parent)  # rank 0 may have created it only on another node
         self._setup.workload.open_run(run)
-        self._setup.context.open(Path(run.directory), self._setup.topology)
+        numbers = run.first_rank, run.first_team, run.job
+        self._setup.context.open(Path(run.directory), self._setup.topology, *numbers)
 
     def regroup(self, run: OpenRun) -> None:
         """Place this rank among the remaining ones. Collective: every remaining rank; waits for all of them."""

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from nnlo_opt.app.reporting.words import counted
 from nnlo_opt.app.run.options.checks import check_teams, least_workers
@@ -25,14 +26,27 @@ from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.clock import check_start
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.spelling import either, spelled
-from nnlo_opt.core.comm.messages import Json
 from nnlo_opt.core.comm.run_messages import OpenRun
+from nnlo_opt.core.coordinator.coordinator import Search
+from nnlo_opt.core.coordinator.instructions import SearchPlan
 from nnlo_opt.core.trials.events import RunStarted
 from nnlo_opt.core.trials.identity import RunIdentity, ScriptFolders
-from nnlo_opt.core.trials.run_directory import RunDirectory, choose_name, open_run, refuse_existing
+from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.run_directory import RunDirectory, choose_name, is_shared, open_run, refuse_existing
 from nnlo_opt.engine.data.lists import read_list
 from nnlo_opt.engine.runtime.process import code_of_user
 from nnlo_opt.engine.runtime.timeline import clear_parts
+
+
+class JobPlace(NamedTuple):
+    """Place of a job among all that share the run; the fields are those of `OpenRun`."""
+
+    first_rank: int = 0
+    first_team: int = 0
+    job: str = ""
+
+
+ALONE = JobPlace()
 
 
 class Beginning:
@@ -78,32 +92,46 @@ class Beginning:
         name, remark = choose_name(driver.options.run, findings.model, driver.program)
         if remark:
             self._say(remark)
+        if is_shared(replace(driver.options.run, name=name)) and not driver.options.run.overwrite:
+            raise ConfigurationError(
+                f"A run that jobs share is resumed by `--join` on the command line. Received: `{name}`, which jobs "
+                "share; give `--join`, or choose another name."
+            )
         directory = open_run(driver.options.run, name)
-        ledger = directory.ledger
         try:
-            driver.complete_options(findings, ledger)
-            training = driver.options.training.with_steps(findings.steps)
-            driver.options = replace(driver.options, training=training)
-            self.directory = directory
-            identity = identity_of(driver.options, findings)
-            self._check_resumed(directory, identity, findings)
-            if self._topology.remark:
-                self._say(self._topology.remark)
-            driver.host.greet(lambda: driver.greet(directory, findings), findings.unused)
-            scripts = folders_of(driver.options, directory, self._say)
-            plan = driver.plan_for(directory)
-            with code_of_user():
-                search = driver.start_search(findings, ledger.identity if ledger.sessions else identity, ledger)
+            asked = self.prepare(directory, findings)
             if driver.options.run.overwrite:
                 directory.begin_anew()
-            self._open_on_ranks(directory, findings, scripts)
+            self.open_on_ranks(directory, findings, asked.scripts)
             directory.journal.wait_for_room(WaitForSpace(directory.shown, self._say))
-            settings = settings_of(driver.options, findings, scripts, driver.program)
-            directory.record(self._started(directory, identity, settings), self._say)
-            return RunningSearch(driver, directory, findings, search, plan)
+            directory.record(self.started(directory, findings, asked), self._say)
+            return RunningSearch(driver, directory, findings, asked.search, asked.plan)
         except BaseException:
             directory.abandon()
             raise
+
+    def prepare(self, directory: RunDirectory, findings: Findings) -> "Asked":
+        """Check the request against the ledger of `directory`, say what is about to happen, and start the search."""
+        driver, ledger = self._driver, directory.ledger
+        identity = self.identity(findings, ledger)
+        self.directory = directory
+        self._check_resumed(directory, identity, findings)
+        if self._topology.remark:
+            self._say(self._topology.remark)
+        driver.host.greet(lambda: driver.greet(directory, findings), findings.unused)
+        scripts = folders_of(driver.options, directory, self._say)
+        plan = driver.plan_for(directory)
+        with code_of_user():
+            search = driver.start_search(findings, ledger.identity if ledger.sessions else identity, ledger)
+        return Asked(identity, scripts, plan, search)
+
+    def identity(self, findings: Findings, ledger: Ledger) -> RunIdentity:
+        """Complete the options by the run so far; return the identity of the run that they ask for."""
+        driver = self._driver
+        driver.complete_options(findings, ledger)
+        training = driver.options.training.with_steps(findings.steps)
+        driver.options = replace(driver.options, training=training)
+        return identity_of(driver.options, findings)
 
     def _check_resumed(self, directory: RunDirectory, identity: RunIdentity, findings: Findings) -> None:
         """Raise ConfigurationError if the run in `directory` is another one than this start asks for."""
@@ -118,15 +146,18 @@ class Beginning:
                 self._say(remark)
             if remark := remark_on_schedule(directory.ledger, options, findings, self._topology.world_size):
                 self._say(remark)
-            if n_cut := directory.journal.n_cut:
-                self._say(f"Cut {counted(n_cut, 'byte')} off the end of the journal: a write that was not completed.")
+            if directory.n_cut:
+                n_cut = counted(directory.n_cut, "byte")
+                self._say(f"Cut {n_cut} off the end of the journal: a write that was not completed.")
         elif request.restore and request.name is not None:
             self._say(f"No journal in `{directory.shown}`: starting a new run.")
 
-    def _open_on_ranks(self, directory: RunDirectory, findings: Findings, scripts: ScriptFolders) -> None:
-        """Have all ranks write to the run from now on."""
+    def open_on_ranks(
+        self, directory: RunDirectory, findings: Findings, scripts: ScriptFolders, *, place: JobPlace = ALONE
+    ) -> None:
+        """Have all ranks write to the run from now on; `place`: this job among those that share the run."""
         options, context = self._driver.options, self._driver.context
-        if context.timeline.keeps:
+        if context.timeline.keeps and not options.joins:
             clear_parts(directory.path)
         space = self._driver.space_of(findings)
         opened = OpenRun(
@@ -142,6 +173,9 @@ class Beginning:
             is_temporary=options.run.is_temporary,
             made={} if findings.data is None else findings.data.made,
             scripts=scripts,
+            first_rank=place.first_rank,
+            first_team=place.first_team,
+            job=place.job,
         )
         self._driver.ranks.open_run(opened, self._topology)
         if options.monitor and findings.is_objective:
@@ -149,19 +183,34 @@ class Beginning:
         if options.keep_weights and not findings.pauses and options.command is None:
             self._say("`--keep-weights` has no effect: an objective without `checkpoint` keeps its weights by itself.")
         context.say_at_the_end(self._last_words)
-        context.open(directory.path, self._topology)
+        context.open(directory.path, self._topology, *place)
 
-    def _started(self, directory: RunDirectory, identity: RunIdentity, settings: dict[str, Json]) -> RunStarted:
+    def started(
+        self, directory: RunDirectory, findings: Findings, asked: "Asked", time_s: float | None = None
+    ) -> RunStarted:
+        """Return the event of this start.
+
+        `time_s`: seconds since the first start, if the caller knows them.
+        """
         ledger, unix_s = directory.ledger, self._driver.clock.unix_s()
         since_s = unix_s - ledger.first_start_unix_s if ledger.sessions else 0.0
         check_start(unix_s, since_s)
         return RunStarted(
-            time_s=since_s,
+            time_s=since_s if time_s is None else time_s,
             unix_s=unix_s,
             n_ranks=self._topology.world_size,
             n_blocks=self._topology.n_blocks,
-            identity=identity.plain,
-            settings=settings,
+            identity=asked.identity.plain,
+            settings=settings_of(self._driver.options, findings, asked.scripts, self._driver.program),
             adopted=[] if ledger.sessions else self._driver.adopted,
-            cut_bytes=directory.journal.n_cut,
+            cut_bytes=directory.n_cut,
         )
+
+
+class Asked(NamedTuple):
+    """What a start asks for, checked against the run."""
+
+    identity: RunIdentity
+    scripts: ScriptFolders
+    plan: SearchPlan
+    search: Search

@@ -1,6 +1,7 @@
 """Second part of a start: the coordinator's loop until the search is over."""
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 
 from nnlo_opt.app.reporting.follow import Reporter
@@ -12,9 +13,10 @@ from nnlo_opt.app.run.start.serving_ranks import ASKED, PREEMPTED
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import TrialError
 from nnlo_opt.core.base.pulse import PULSE
-from nnlo_opt.core.comm.transport import wait_until
+from nnlo_opt.core.comm.topology import Team
+from nnlo_opt.core.comm.transport import Transport, wait_until
 from nnlo_opt.core.coordinator.coordinator import Coordinator, CoordinatorSetup, Search
-from nnlo_opt.core.coordinator.instructions import LastEnd, SearchPlan
+from nnlo_opt.core.coordinator.instructions import JobsChanged, LastEnd, SearchPlan
 from nnlo_opt.core.coordinator.state import CoordinatorState
 from nnlo_opt.core.trials import unrecorded
 from nnlo_opt.core.trials.deaths import first_by_team, read_notes, remove_notes
@@ -44,6 +46,7 @@ class RunningSearch:
         self, driver: Driver, directory: RunDirectory, findings: Findings, search: Search, plan: SearchPlan
     ) -> None:
         self.directory, self.findings = directory, findings
+        self._driver = driver
         self._host, self._ranks = driver.host, driver.ranks
         self._preemption, self._timeline = driver.context.preemption, driver.context.timeline
         self._asked_because = PREEMPTED if driver.context.exit_code_file is None else ASKED
@@ -54,13 +57,13 @@ class RunningSearch:
         #: traceback of the last failure; empty if it was not an exception in user code
         self._traceback = ""
         options, say = driver.options, driver.say
-        state = CoordinatorState(plan, driver.topology, directory.ledger, driver.pruner)
+        state = self._state(plan)
         self._inbox = inbox = Inbox(directory.path, driver.space_of(findings), directory.ledger, options.grace_s, say)
         self.coordinator = coordinator = Coordinator(
             CoordinatorSetup(
                 state=state,
                 journal=directory.journal,
-                ranks=self._ranks.transport,
+                ranks=self._reach(),
                 search=search,
                 clock=driver.clock,
                 observers=[*self._host.listeners(partial(driver.lines, state)), inbox, self],
@@ -68,12 +71,11 @@ class RunningSearch:
                 on_shared=lambda changed: say(changed_text(changed)),
                 requests=lambda: [*inbox(), *self._host.requests()],
                 on_declined=inbox.decline,
+                jobs=self._jobs_changed,
+                expel=self._expel,
             )
         )
-        if (left_s := self._preemption.left_s) is not None:
-            coordinator.preempt(self._asked_because, left_s)
-        coordinator.begin(_last_end(directory), unrecorded.read(directory.path))
-        unrecorded.forget(directory.path)
+        self._begin()
         ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
         driver.console.show_bottom(lambda n: bottom_line(state.ledger, coordinator.now_s, n, ascii_only=ascii_only))
         #: None if the run is temporary
@@ -83,6 +85,32 @@ class RunningSearch:
             self.reporter = Reporter(directory.path)
         #: mirrors for other tools
         self.mirrors = [driver.context.mirrors.start(directory.path, tool) for tool in options.mirror]
+
+    def _state(self, plan: SearchPlan) -> CoordinatorState:
+        """Return the state machine that decides."""
+        return CoordinatorState(plan, self._driver.topology, self.directory.ledger, self._driver.pruner)
+
+    def _reach(self) -> Transport:
+        """Return the transport to all ranks."""
+        return self._ranks.transport
+
+    def _jobs_changed(self) -> JobsChanged | None:
+        """Return None: no other job shares the run."""
+        return None
+
+    def _expel(self, job: int, why: str) -> None:
+        """Do nothing: no other job shares the run."""
+
+    def _begin(self) -> None:
+        """Send the first assignments."""
+        self._look_for_preemption()
+        self.coordinator.begin(_last_end(self.directory), unrecorded.read(self.directory.path))
+        unrecorded.forget(self.directory.path)
+
+    def _look_for_preemption(self) -> None:
+        """End this start if it has been preempted."""
+        if (left_s := self._preemption.left_s) is not None:
+            self.coordinator.preempt(self._asked_because, left_s)
 
     def coordinate(self) -> None:
         """Run until the search is over; TrialError if it has ended with a failure."""
@@ -139,8 +167,7 @@ class RunningSearch:
     def _step(self) -> bool:
         """Let the coordinator work; return True if there was anything to do or the search is over."""
         PULSE.ticks += 1
-        if (left_s := self._preemption.left_s) is not None:
-            self.coordinator.preempt(self._asked_because, left_s)
+        self._look_for_preemption()
         if self._failure:
             self.coordinator.preempt(self._failure, LONG_S)  # also ends running trials
         if self.coordinator.finished_because:
@@ -150,6 +177,11 @@ class RunningSearch:
             self._timeline.add("step", since, track="coordinator", category="coordinator")
             self._timeline.flush()
         return stepped
+
+    @property
+    def free_teams(self) -> Sequence[Team]:
+        """Teams that can save the best model, once all trials have ended."""
+        return self.coordinator.membership.responsive or self._driver.topology.teams[:1]
 
     def close(self) -> None:
         """Release the run directory."""

@@ -33,7 +33,7 @@ class Ending:
         driver, run, directory, coordinator = self._driver, self._run, self._run.directory, self._run.coordinator
         driver.last_request(coordinator)
         self._console.hide_bottom()
-        stuck = {driver.topology.teams[team].block for team in coordinator.membership.suspects}
+        stuck = {coordinator.membership.block_of(team) for team in coordinator.membership.suspects}
         self._host.end_if_stuck(stuck, self._options.plan.budget.trial_timeout_s or 0.0, self._say)
         if not coordinator.is_complete:
             coordinator.complete()  # there may be no time for more
@@ -60,8 +60,7 @@ class Ending:
         directory, coordinator, best = self._run.directory, self._run.coordinator, self._run.directory.ledger.result
         if best is None or not best.folds:
             return None, {}
-        teams = coordinator.membership.responsive or self._driver.topology.teams[:1]
-        candidates = [team.first_trainer_rank for team in teams]
+        candidates = [team.first_trainer_rank for team in self._run.free_teams]
         direction, is_over = self._options.plan.direction, coordinator.is_complete
         saved = save_model(self._driver.ranks, candidates, directory.path, best, direction, measure=is_over)
         if saved.error:

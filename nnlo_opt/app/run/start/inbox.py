@@ -3,7 +3,8 @@
 A command writes each request atomically to a new file in `inbox/`. A thread of the coordinator's process checks the
 folder once a second, because a slow file system must not delay messages. It removes a file when the effect of the
 request is in the journal. So a crash does not lose points: the next start finds the file, and removes it only if a
-trial already has the point. A request to stop applies only to the process that held the run when it was made.
+trial already has the point. A request to stop applies only to the process that held the run when it was made, or to
+any job that had joined by then.
 """
 
 import sys
@@ -48,7 +49,8 @@ class Enqueue(Request):
 class Stop(Request):
     """Request to end a trial, or this start of the run if `trial` is None.
 
-    `owner`: the process that holds the run, from `run.owner`; `finish`: let running trials finish.
+    `owner`: the process that holds the run, from `run.owner`, or `job`, the number of the last job that has joined it;
+    `finish`: let running trials finish.
     """
 
     owner: dict[str, Any]
@@ -159,12 +161,19 @@ class Inbox:
             return self._point_of(name, request)
         assert isinstance(request, Stop)
         self._handled.append(name)
-        if request.owner != this_process():
+        if not self._is_for_us(request.owner):
             return None
         if request.trial is None:
             self._say(f"`nnlo-opt stop`: {'no new trial begins' if request.finish else 'all trials stop'}.", None)
             return ins.Drain(reason=STOPPED) if request.finish else ins.Preempt(reason=STOPPED, grace_s=self._grace_s)
         return ins.StopTrial(trial=request.trial, reason=STOPPED)
+
+    def _is_for_us(self, owner: dict[str, Any]) -> bool:
+        """Return True if a request to stop was not made for an earlier start of the run."""
+        if self._ledger.is_shared:  # and this job leads
+            last = owner.get("job")
+            return isinstance(last, int) and last >= self._ledger.leader
+        return owner == this_process()
 
     def _point_of(self, name: str, request: Enqueue) -> ins.Enqueue | None:
         if self._space is None:

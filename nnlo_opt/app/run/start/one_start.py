@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,9 +129,17 @@ class Start:
 
 
 def run_command(
-    kind: type[Driver], topology: Topology, world: "World", options: Options, context: ProcessContext
+    kind: type[Driver],
+    topology: Topology,
+    world: "World",
+    options: Options,
+    context: ProcessContext,
+    start_of: Callable[[Driver], Start] = Start,
 ) -> int:
-    """Run a command on this rank; return the exit code. Collective: every rank of the world."""
+    """Run a command on this rank; return the exit code. Collective: every rank of the world.
+
+    `start_of`: creates the start on world rank 0.
+    """
     context = context.settled(world, topology, options)
     if idle := idle_nodes_text(world.n_nodes(), world.size):
         options = replace(options, remarks=(*options.remarks, idle))
@@ -149,5 +158,5 @@ def run_command(
     if world.rank:
         assert ranks.server is not None
         return ranks.server.serve()
-    start = Start(kind(options, topology, ranks, context, Host()))
+    start = start_of(kind(options, topology, ranks, context, Host()))
     return start.run()

@@ -26,7 +26,7 @@ from nnlo_opt.app.run.options.values import Options, budget_text
 from nnlo_opt.app.run.rank.context import ProcessContext
 from nnlo_opt.app.run.start.driver import Driver, Ended
 from nnlo_opt.app.run.start.earlier import observations_of_runs, read_earlier
-from nnlo_opt.app.run.start.one_start import run_command
+from nnlo_opt.app.run.start.one_start import Start, run_command
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import (
     EXIT_FAILURE,
@@ -41,6 +41,7 @@ from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.coordinator.coordinator import Coordinator, Search
 from nnlo_opt.core.coordinator.instructions import SearchPlan
+from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING
 from nnlo_opt.core.search.base import Suggestion
 from nnlo_opt.core.search.grid import grid_size
 from nnlo_opt.core.search.pruners import describe
@@ -52,7 +53,7 @@ from nnlo_opt.core.trials.events import Observation
 from nnlo_opt.core.trials.identity import RunIdentity
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.objectives import FIGURE, Objective
-from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunDirectory
+from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunDirectory, is_shared
 from nnlo_opt.engine.search.custom import custom_name, custom_pruner
 from nnlo_opt.engine.search.process import InlineSearch, SearchProcess, SearchService
 from nnlo_opt.engine.search.registry import AUTO, can_expect_best, is_grid, options_of
@@ -66,7 +67,17 @@ MAXIMAL = Objective(FIGURE, "max")
 
 def run(world: "World", options: Options, context: ProcessContext) -> int:
     """Run the command on this rank; return the exit code. Collective: every rank of the world."""
-    return run_command(OptimizationDriver, plan_search(world.size, options), world, options, context)
+    if options.run.restore and is_shared(options.run):
+        remark = f"Jobs share `{options.run.root / str(options.run.name)}`: this start joins it, as by `--join`."
+        options = replace(
+            options,
+            join_s=options.join_s or DEFAULT_TIMING.limit_s,
+            remarks=(*options.remarks, *[remark] * (not options.joins)),
+        )
+    start_of: Callable[[Driver], Start] = Start
+    if options.joins:
+        from nnlo_opt.app.run.jobs.joining import JoiningStart as start_of
+    return run_command(OptimizationDriver, plan_search(world.size, options), world, options, context, start_of)
 
 
 def plan_search(n_ranks: int, options: Options) -> Topology:
@@ -164,7 +175,9 @@ class OptimizationDriver(Driver):
         plan, ledger = self.options.plan, directory.ledger
         first_unix_s = ledger.first_start_unix_s if ledger.sessions else self.clock.unix_s()
         began_at_s = self.began_unix_s - first_unix_s
-        budget = plan.budget.of_start(self.options.walltime_s, began_at_s)
+        # A job that shares its run leaves before the end of its own walltime, which does not end the search.
+        walltime_s = None if self.options.joins else self.options.walltime_s
+        budget = plan.budget.of_start(walltime_s, began_at_s)
         return replace(plan, pruning=self._pruning, budget=budget)
 
     def start_search(self, findings: Findings, identity: RunIdentity, ledger: Ledger) -> Search:

@@ -86,7 +86,7 @@ class TrainingDriver(Driver):
         done = trial.folds.get(fold)
         if done is None or done.n_epochs >= self.options.training.epochs:
             return done is not None
-        ended_because = history_of(directory.path, trial.number, fold).get("ended_because", "")
+        ended_because = history_of(directory.path, trial, fold).get("ended_because", "")
         asked, known = self.options.training, directory.ledger.identity.training
         return "epochs are done" not in ended_because and asked.target_metric == known.target_metric
 
@@ -126,7 +126,7 @@ class TrainingDriver(Driver):
         if not trial.folds:
             self.say(f"The training failed: {trial.reason}", sys.stderr)
             return EXIT_FAILURE
-        history = history_of(directory.path, trial.number, 0)
+        history = history_of(directory.path, trial, 0)
         path = self._write_history(directory, history)
         result, n_kept = trial.folds[0], kept_epoch(directory.path, trial, 0)
         n_done, n_all = result.n_epochs, max(result.n_epochs, self.options.training.epochs)

@@ -29,7 +29,8 @@ from nnlo_opt.core.comm.topology import Team
 from nnlo_opt.core.comm.transport import Received, Transport
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.trials import checkpoint, manifest
-from nnlo_opt.core.trials.checkpoint import Checkpoint, fold_directory
+from nnlo_opt.core.trials.attempts import ordered_directory, take_over
+from nnlo_opt.core.trials.checkpoint import HISTORY_NAME, Checkpoint
 from nnlo_opt.core.trials.figure import figure_so_far, measured
 from nnlo_opt.core.trials.objectives import Comparison, pick
 from nnlo_opt.core.update_rules.rule import Answer
@@ -76,6 +77,8 @@ class MasterAssignment:
     began_s: float
     #: True if the workers have begun, and so may have their own weights
     has_begun: bool = False
+    #: True once the coordinator has stopped it, because its trial has ended
+    is_stopped: bool = False
 
     def start(self) -> None:
         """Tell the workers to build the model and load their shards."""
@@ -291,7 +294,7 @@ class MasterAssignment:
             "ended_because": instruction.reason,
             "kept_epoch": instruction.kept_epoch,
         }
-        atomic_write(self.checkpoints.directory / "history.json", json.dumps(history, indent=1))
+        atomic_write(self.checkpoints.directory / HISTORY_NAME, json.dumps(history, indent=1))
         return msg.FoldFinished(
             assignment=self.order.assignment,
             figure_of_merit=values[comparison.objectives[0].name],
@@ -356,9 +359,9 @@ class Master:
             raise ProtocolError(f"Assignment {order.assignment} came while {under_way} is under way.")
         self.taken = order.assignment
         waited_s = None if self._idle_since_s is None else self._setup.clock.monotonic_s() - self._idle_since_s
-        directory, ends = fold_directory(self._setup.directory, order.trial, order.fold), self._endpoints
+        directory, ends = ordered_directory(self._setup.directory, order), self._endpoints
         try:
-            resumed = checkpoint.load_latest(directory)
+            resumed = take_over(self._setup.directory, order, checkpoint.load_latest)
             state = self._state(order, ends, resumed)
         except Exception as error:
             self._unrecorded[order.assignment] = directory
@@ -408,6 +411,7 @@ class Master:
                 instructions = assignment.state.preempt()
                 assignment.weights.recall()
             case msg.StopFold():
+                assignment.is_stopped = True
                 instructions = assignment.state.stop()
         for instruction in instructions:
             ending = assignment.carry_out(instruction, Received(COORDINATOR, message, None))
@@ -464,8 +468,9 @@ class Master:
     def _end(self, assignment: MasterAssignment, message: msg.Message) -> None:
         """Clean up an ended assignment, and send the coordinator `message`."""
         order = assignment.order
-        if not isinstance(message, msg.FoldPaused):
-            # The checkpoints of a paused assignment are kept even when the journal has its end.
+        goes_on = isinstance(message, msg.FoldStopped) and not assignment.is_stopped
+        if not (goes_on or isinstance(message, msg.FoldPaused)):
+            # The checkpoints of a paused or preempted assignment are kept even when the journal has its end.
             self._unrecorded[order.assignment] = assignment.checkpoints.directory
         if isinstance(message, msg.FoldFinished):
             self.results.add(order, message)

@@ -21,7 +21,7 @@ from nnlo_opt.core.base.logs import TRACE
 from nnlo_opt.core.base.vectors import aligned_bytes
 from nnlo_opt.core.comm.codec import decode, encode
 from nnlo_opt.core.comm.messages import Message
-from nnlo_opt.core.comm.transport import Collective, RanksLost, Received, Transport, wait_until
+from nnlo_opt.core.comm.transport import Collective, RanksLost, Received, Transport, check_end, wait_until
 from nnlo_opt.engine.comm.mpi.parts import parts
 from nnlo_opt.engine.comm.mpi.ulfm import IS_ON, acknowledge, is_revoked, losing_ranks
 from nnlo_opt.engine.comm.node import N_LINES, NOWHERE, Bell, CommonMemory, Inbox, Neighbour, Outbox, Place
@@ -127,6 +127,7 @@ class MpiTransport(Transport):
         return self._neighbours[source].join(place)
 
     def send(self, dest: int, message: Message, payload: np.ndarray | None = None) -> None:
+        check_end(dest, self.size)
         if dest in self._lost:
             return
         neighbour = self._neighbours.get(dest)

@@ -1,0 +1,1 @@
+"""A start that shares its run with other jobs (`--join`); see docs/architecture/joining.md."""

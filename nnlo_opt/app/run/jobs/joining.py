@@ -1,0 +1,279 @@
+"""A start that shares its run with other jobs: the main thread of world rank 0, and the thread of its job.
+
+The job's thread reads and writes the files of all jobs, and coordinates the search if this job leads. The main thread
+does everything of MPI: it passes messages between the ranks of this job and the queues of `Relay`. So a slow file
+system delays no rank, and a rank that trains in this process delays no file.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from nnlo_opt.app.reporting.words import counted
+from nnlo_opt.app.run.jobs.leading import LeadingSearch, TermSearch
+from nnlo_opt.app.run.jobs.shared_run import SharedRun
+from nnlo_opt.app.run.start.begin import JobPlace
+from nnlo_opt.app.run.start.driver import Driver
+from nnlo_opt.app.run.start.end import Ending
+from nnlo_opt.app.run.start.identity import check_same
+from nnlo_opt.app.run.start.inquiry import Inquiry
+from nnlo_opt.app.run.start.one_start import Start
+from nnlo_opt.app.run.start.script_folders import folders_of
+from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, NOTHING_BEGUN, NnloError
+from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.comm.messages import Message
+from nnlo_opt.core.comm.transport import wait_until
+from nnlo_opt.core.coordinator.ending import PAUSE_PART, WALLTIME_PAUSE_PART
+from nnlo_opt.core.coordinator.instructions import Budget
+from nnlo_opt.core.jobs.accepted import checked_order
+from nnlo_opt.core.jobs.job import Job
+from nnlo_opt.core.jobs.lines import Ordered
+from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING, Timing
+from nnlo_opt.core.jobs.relay import Relay
+from nnlo_opt.core.trials.run_directory import RunDirectory
+from nnlo_opt.engine.runtime.process import code_of_user
+
+#: most seconds of waiting for the job's thread once this start has to end
+CLOSE_S = 5.0
+
+
+class JobThread(threading.Thread):
+    """Thread of a job: all of its files, and the coordinator if the job leads.
+
+    Args:
+        make_job: creates the job; called in this thread.
+        search: the coordinator of this job's terms.
+        turn: held while the job works.
+    """
+
+    def __init__(self, make_job: Callable[[], Job], search: LeadingSearch, turn: threading.RLock) -> None:
+        super().__init__(name="job", daemon=True)
+        self._make_job, self._search, self._turn = make_job, search, turn
+        self._job: Job | None = None
+        self._leaves = self._leaves_at_once = False
+        self._woken = threading.Event()
+        self.error: BaseException | None = None
+
+    def leave(self, *, at_once: bool = False) -> None:
+        """Let the job leave the search; `at_once`: even if its teams still work, as this process is about to end."""
+        self._leaves, self._leaves_at_once = True, self._leaves_at_once or at_once
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the job work now, instead of after its pause."""
+        self._woken.set()
+
+    @property
+    def number(self) -> int:
+        """Number of the job; 0 before it has joined."""
+        return 0 if self._job is None else self._job.number
+
+    @property
+    def expelled_because(self) -> str:
+        """Why the coordinator has sent this job away for good; empty if it has not."""
+        return "" if self._job is None else self._job.expelled_because
+
+    @property
+    def is_complete(self) -> bool | None:
+        """True if the search is complete, False if it was stopped; None as long as it goes on without this job."""
+        return None if self._job is None or self._job.end is None else self._job.end.is_complete
+
+    def run(self) -> None:
+        """Let the job work until it has left, or has failed."""
+        try:
+            with self._turn:
+                self._job = job = self._make_job()
+            while self._step(job):
+                self._woken.wait(job.pause_s)
+                self._woken.clear()
+        except BaseException as error:
+            self.error = error
+        finally:
+            with self._turn:
+                self._search.close()
+
+    def _step(self, job: Job) -> bool:
+        with self._turn:
+            if self._leaves:
+                job.leave(at_once=self._leaves_at_once)
+            goes_on = job.step()
+            if job.lead is None:
+                self._search.close()
+            return goes_on
+
+
+class JoiningStart(Start):
+    """One start of a run that other jobs share, on world rank 0."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver)
+        self._relay = Relay(driver.ranks.transport, driver.topology.teams, driver.clock, driver.context.preemption.ask)
+        #: time at which this job has to begin to leave, and seconds that its folds then have to write checkpoints
+        self._leaves_at_unix_s, self._pause_s = _end_of_walltime(driver)
+        #: monotonic time after which teams that still work are abandoned; None before this job has to leave
+        self._abandons_at_s: float | None = None
+        self._is_open = False
+        self._code: int | None = None
+
+    def _see_through(self) -> tuple[Path, int]:
+        driver, turn = self._driver, threading.RLock()
+        findings = Inquiry(driver).findings()
+        driver.close()  # only the job that leads needs the process of the search
+        self._findings = findings
+        self._run = run = SharedRun(driver.options.run)
+        self._refuse_another()
+        self._search = LeadingSearch(driver, self._beginning, findings, run, turn)
+        make_job = partial(
+            Job,
+            run.files,
+            driver.clock,
+            self._relay,
+            self._search,
+            timing=Timing.with_limit(driver.options.join_s or DEFAULT_TIMING.limit_s),
+            host=run.host,
+            accept=self._order_of(findings),
+            n_ranks=driver.topology.world_size,
+            n_teams=len(driver.topology.teams),
+            n_blocks=driver.topology.n_blocks,
+            block_size=driver.options.block_size,
+            n_masters=driver.options.n_masters,
+            n_processes=driver.options.n_processes,
+        )
+        self._thread = JobThread(make_job, self._search, turn)
+        self._thread.start()
+        driver.ranks.may_be_at_work = True
+        try:
+            while self._thread.is_alive():
+                wait_until(self._turn, transport=driver.ranks.transport)
+            if self._thread.error is not None:
+                raise self._thread.error
+        except BaseException:
+            self._leave_at_once()
+            raise
+        driver.ranks.have_stopped()
+        return run.path, self._code_of_end()
+
+    def _order_of(self, findings: Findings) -> Callable[[Ordered, int], Message]:
+        """Return the function that takes the message from an order of a term, if this job may obey it."""
+        driver, space = self._driver, self._driver.space_of(findings)
+        assert space is not None, "jobs share searches only"
+        n_fold, n_ranks = driver.options.plan.n_fold, driver.topology.world_size
+        return partial(checked_order, space=space, n_fold=n_fold, n_ranks=n_ranks)
+
+    def _code_of_end(self) -> int:
+        if self._code is not None:
+            return self._code
+        if why := self._thread.expelled_because:
+            raise NnloError(f"The coordinator of `{self._run.shown}` has sent this job away: {why}")
+        shown, is_complete = self._run.shown, self._thread.is_complete
+        if is_complete is None:
+            self._driver.say(f"Job {self._thread.number} has left; `{shown}` goes on in other jobs, or when one joins.")
+        else:
+            self._driver.say(f"The search of `{shown}` {'is complete' if is_complete else 'was stopped'}.")
+        return EXIT_OK if is_complete else EXIT_PREEMPTED
+
+    # ------------------------------------------------------------ while the job is there
+
+    def _turn(self) -> bool:
+        """Let ranks and the job's thread hear of each other; return True if there was anything to do."""
+        PULSE.ticks += 1
+        self._look_for_end()
+        if self._relay.numbers is not None and not self._is_open:
+            self._open(*self._relay.numbers)
+        running = self._search.running
+        if running is not None and running.coordinator.finished_because and not self._search.is_concluded:
+            self._conclude(running)
+            return True
+        if self._relay.turn():
+            if self._relay.has_arrived:
+                self._thread.wake()
+            return True
+        if not self._thread.is_alive():
+            return True
+        with code_of_user():
+            return self._driver.ranks.work()
+
+    def work_within_call(self) -> bool:
+        """Pass messages on during a call of user code."""
+        self._relay.turn()
+        return self._thread.error is None
+
+    def _look_for_end(self) -> None:
+        """Leave before time is over."""
+        now_s, preemption = time.monotonic(), self._driver.context.preemption
+        if self._abandons_at_s is None:
+            left_s, pause_s = preemption.left_s, self._pause_s
+            if left_s is not None:
+                pause_s = PAUSE_PART * left_s
+            elif self._driver.clock.unix_s() < self._leaves_at_unix_s:
+                return
+            self._relay.stop_at_s = now_s + pause_s
+            self._abandons_at_s = now_s + pause_s + (pause_s if left_s is None else 0.15 * left_s)
+            self._thread.leave()
+        elif now_s >= self._abandons_at_s:
+            self._thread.leave(at_once=True)
+
+    def _open(self, first_rank: int, first_team: int) -> None:
+        """Have the ranks of this job write to the run, under their numbers among those of all jobs."""
+        driver = self._driver
+        seen = self._refuse_another()
+        scripts = folders_of(driver.options, seen, driver.say)
+        self._beginning.directory = seen
+        place = JobPlace(first_rank, first_team, f"job {self._thread.number} on {self._run.host}")
+        self._beginning.open_on_ranks(seen, self._findings, scripts, place=place)
+        self._is_open = True
+        leader = seen.ledger.leader
+        if leader != self._thread.number:
+            driver.say(
+                f"Job {self._thread.number} brings {counted(driver.topology.n_blocks, 'block')} to the search of "
+                f"`{seen.shown}`, which job {leader} coordinates."
+            )
+
+    def _refuse_another(self) -> RunDirectory:
+        """Return the run as it can be seen; ConfigurationError if it is another one than this command asks for."""
+        options = self._driver.options
+        seen = RunDirectory(self._run.path, self._run.shown)
+        seen.ledger = self._run.known()
+        if seen.ledger.sessions:
+            identity = self._beginning.identity(self._findings, seen.ledger)
+            check_same(seen.ledger.identity, identity, str(seen.shown), options.run)
+        return seen
+
+    def _conclude(self, running: TermSearch) -> None:
+        """Do everything that comes after the last trial of the search, as this job leads."""
+        self._driver.ranks.have_stopped()
+        try:
+            self._code = Ending(self._driver, running).end()
+        except Exception:
+            if self._search.running is not running:
+                self._code = None
+                return  # another job has taken over while this one slept, and does this
+            raise
+        self._running = running
+        self._search.is_concluded = True
+
+    def _leave_at_once(self) -> None:
+        """Say that this job has left, so that others need not wait until it counts as gone."""
+        self._thread.leave(at_once=True)
+        self._thread.join(CLOSE_S)
+
+    def _last_words(self) -> str:
+        self._driver.console.hide_bottom()
+        if self._beginning.directory is None:
+            return NOTHING_BEGUN
+        self._leave_at_once()
+        return (
+            f"Job {self._thread.number} has left `{self._run.shown}`, which goes on in other jobs; the same command "
+            "joins it again."
+        )
+
+
+def _end_of_walltime(driver: Driver) -> tuple[float, float]:
+    """Return the Unix time at which a job has to begin to leave, and the seconds for checkpoints from then on."""
+    budget = Budget().of_start(driver.options.walltime_s, driver.began_unix_s)
+    if budget.deadline_s is None:
+        return float("inf"), 0.0
+    return budget.deadline_s - budget.end_s, WALLTIME_PAUSE_PART * budget.end_s

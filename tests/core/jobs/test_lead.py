@@ -1,0 +1,140 @@
+"""What the coordinator's view of jobs tells the search, and what the search may ask of it."""
+
+import pytest
+
+from nnlo_opt.core.comm import messages as msg
+from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.jobs.folder import FolderFiles
+from nnlo_opt.core.jobs.job import Job
+from nnlo_opt.core.jobs.lead import VANISHED, Search
+from nnlo_opt.core.jobs.lines import Ordered
+from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING
+from nnlo_opt.core.jobs.relay import Relay
+from nnlo_opt.core.trials import events as ev
+from tests.helpers.manual_clock import ManualClock
+from tests.helpers.stories import assigned, suggested
+
+
+class Told(Search):
+    """Search that notes what it is told, and gives the first fold to the job of a number."""
+
+    def __init__(self, works=0):
+        self.works, self.news, self.cause, self.refusal = works, [], VANISHED, ""
+        self.lead = None
+
+    def opening(self, events, time_s):
+        return [ev.RunStarted(time_s=time_s, unix_s=1e6, n_ranks=1, n_blocks=1, identity={})]
+
+    def step(self, lead, reports):
+        self.lead = lead
+        self.news += lead.take_news()
+        if self.works in lead.present:
+            team, self.works = lead.roster.teams(self.works)[0], 0
+            lead.record(suggested(0, time_s=lead.now_s), assigned(0, time_s=lead.now_s, team=team))
+            order = msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={"x": 0})
+            lead.send(lead.roster.held[0].job, Ordered(rank=1, message=order.to_json()))
+
+    def refuses(self, job):
+        return self.refusal
+
+    def cause_of(self, job):
+        return self.cause
+
+
+class Jobs:
+    """Jobs of one rank each, in turns."""
+
+    def __init__(self, folder, works=0):
+        self.clock, self.files, self.works = ManualClock(1e6), FolderFiles(folder), works
+        self.jobs, self.relays, self.ends, self.searches = [], [], [], []
+
+    def join(self):
+        network = LoopbackNetwork(2)
+        self.relays.append(Relay(network.end(0), Topology.plan(1, 1).teams, self.clock, lambda: None))
+        self.ends.append(network.end(1))
+        self.searches.append(Told(self.works))
+        self.jobs.append(Job(self.files, self.clock, self.relays[-1], self.searches[-1], host="node", block_size=1))
+        return self.jobs[-1]
+
+    def turn(self, n=1, asleep=()):
+        for _ in range(n):
+            for job, relay in zip(self.jobs, self.relays, strict=True):
+                if job not in asleep:
+                    job.step()
+                    relay.turn()
+            self.clock.advance(1.0)
+
+
+def kinds(events):
+    return [(type(event).__name__, event.job) for event in events]
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two jobs, of which the second one has a fold."""
+    jobs = Jobs(tmp_path, works=2)
+    jobs.join()
+    jobs.turn()
+    jobs.join()
+    jobs.turn(4)
+    assert 2 in jobs.searches[0].lead.present
+    return jobs
+
+
+def test_what_it_records_by_itself_is_told_once_and_in_order(two):
+    search = two.searches[0]
+    assert [type(event) for event in search.lead.opening] == [ev.RunStarted, ev.TermBegan]
+    assert kinds(search.news) == [("JobJoined", 1), ("JobJoined", 2)]
+    assert search.news[1].host == "node"
+    two.jobs[1].leave()
+    two.turn(2)
+    two.ends[1].send(0, msg.FoldStopped(assignment=0))
+    two.turn(4)
+    lost = search.news[-2]
+    assert (lost.assignment, lost.reason, lost.counts) == (0, "its job let it go", False)
+    assert search.news[-1] == ev.JobLeft(time_s=search.news[-1].time_s, job=2)
+    assert not search.lead.take_news()
+
+
+@pytest.mark.parametrize("cause", [VANISHED, ("its node has crashed", False)])
+def test_the_search_knows_why_a_job_is_silent(two, cause):
+    search = two.searches[0]
+    search.cause = cause
+    two.turn(int(DEFAULT_TIMING.limit_s) + 30, asleep=two.jobs[1:])
+    *_, lost, left = search.news
+    assert (lost.assignment, lost.reason, lost.counts) == (0, *cause)
+    assert (left.job, left.expelled) == (2, True)
+    two.turn(3)
+    assert two.jobs[1].number == 3, "it has joined anew"
+
+
+def test_a_job_that_is_expelled_for_a_reason_ends(two):
+    search = two.searches[0]
+    search.lead.expel(2, "block 2 is stuck", counts=False)
+    search.lead.expel(2, "twice", counts=True)
+    two.turn(2)
+    *_, lost, left = search.news
+    assert (lost.assignment, lost.reason, lost.counts) == (0, "block 2 is stuck", False)
+    assert (left.job, left.reason, left.expelled) == (2, "block 2 is stuck", True)
+    assert (two.jobs[1].is_over, two.jobs[1].expelled_because) == (True, "block 2 is stuck")
+
+
+def test_a_coordinator_that_expels_its_own_job_hands_over_at_once(two):
+    two.searches[0].lead.expel(1, "block 1 is stuck", counts=False)
+    two.turn(6)
+    assert two.jobs[0].is_over
+    assert two.jobs[1].lead is not None
+    assert ("JobLeft", 1) in kinds(two.searches[0].news)
+
+
+def test_a_job_that_does_not_fit_is_told_so_and_ends(tmp_path):
+    jobs = Jobs(tmp_path)
+    jobs.join()
+    jobs.turn(4)
+    jobs.searches[0].refusal = "its teams are others"
+    other = jobs.join()
+    jobs.turn(4)
+    assert (other.is_over, other.expelled_because) == (True, "its teams are others")
+    assert kinds(jobs.searches[0].news) == [("JobJoined", 1)]
+    assert jobs.searches[0].lead.present == {1}
