@@ -26,6 +26,7 @@ from nnlo_opt.engine.models.keras.compiled import (
     constraints_of,
     note_unread,
     refuse_own_methods,
+    with_objects_read,
 )
 from nnlo_opt.engine.models.keras.graph import NAMES, packed
 from nnlo_opt.engine.models.keras.metrics import metrics_of, remarks_on_logits
@@ -35,7 +36,7 @@ from nnlo_opt.engine.models.legacy.weights import load_legacy_weights
 from nnlo_opt.engine.models.losses import LossTerm, Output, Shape
 from nnlo_opt.engine.models.metrics import NO_METRICS, Asked
 
-__all__ = ["forget_models", "metrics_of"]
+__all__ = ["forget_models", "metrics_of", "with_objects_read"]
 
 NOUN = "a Keras model"
 SUFFIX = ".keras"
