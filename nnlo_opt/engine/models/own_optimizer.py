@@ -1,6 +1,6 @@
 """Optimizers that are objects of a framework, behind the interface of those in NumPy."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -21,14 +21,34 @@ class Own:
     optimizer: Any
     #: class and arguments, without addresses of memory: the same on all ranks
     words: str
-    #: schedule of its learning rate, in words; empty if it has none
+    #: schedule that counts its steps, in words; empty if it has none
     schedule: str = ""
     #: steps after which the schedule changes no more; None if it always does, or that is unknown
     n_scheduled: int | None = None
+    #: returns a scheduler of torch, the `schedule`, for an optimizer; None for a schedule inside of the optimizer
+    make_scheduler: Callable[[Any], Any] | None = None
+    #: sentence on what of it may surprise; empty if there is nothing
+    remark: str = ""
     #: momentum of the average of the weights; None for no average
     ema: float | None = None
     #: True if one of `OPTIMIZERS` takes the same steps at a constant rate
     differs_in_rate_only: bool = False
+
+    def schedule_beside(self, learning_rate: float | None) -> str:
+        """Return the schedule that holds with this option for the learning rate, which replaces one inside."""
+        return "" if learning_rate is not None and self.make_scheduler is None else self.schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instead:
+    """Options that hold in place of an optimizer's own settings; None to keep these."""
+
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+    #: regular expression for the names of weights that do not decay
+    no_decay: str | None = None
+    #: True to leave clipping to the caller
+    clips: bool = False
 
 
 class Stepping(Protocol):

@@ -289,12 +289,12 @@ def test_where_a_schedule_in_an_optimizer_ends_is_said_after_a_change_of_ranks()
     for event in (START.replaced(settings={"block_size": 4}), suggested(0)):
         ledger.apply(event)
     options = driver_options("OptimizationDriver", ["--model", "mnist", "--mode", "allreduce", "--block-size", "2"])
-    found = replace(FINDINGS, n_train_smallest=1000, n_scheduled=50)
+    found = replace(FINDINGS, n_train_smallest=1000, schedule="CosineDecay", n_scheduled=50)
     said = remark_on_schedule(ledger, options, found, n_ranks=9)
     # 1000 samples in batches of 100, on 2 ranks and on 4
     assert said.endswith("an epoch has 5 now instead of 3: of a training from its beginning it ends after 10 epochs.")
-    rate = replace(options, training=replace(options.training, learning_rate=0.1))
-    assert not remark_on_schedule(ledger, rate, found, n_ranks=9)
+    endless = remark_on_schedule(ledger, options, replace(found, n_scheduled=None), n_ranks=9)
+    assert endless == "CosineDecay counts steps, of which an epoch has 5 now instead of 3."
     assert not remark_on_schedule(ledger, replace(options, block_size=4), found, n_ranks=9)
     assert not remark_on_schedule(ledger, options, FINDINGS, n_ranks=9)
 

@@ -330,9 +330,11 @@ def test_an_optimizer_that_keras_runs_is_tried_before_a_run_and_refused_where_th
     assert (findings.steps, findings.takes_optimizer) == ({}, False)
     assert "Ftrl(learning_rate=0.5) (adam trains in its place" in findings.unused
     assert task_of(place, 3).options.own is None
-    given = workplace(FTRL, *ONE_OF_EACH, "--learning-rate", "0.125")
+    given = workplace(FTRL, *ONE_OF_EACH, "--learning-rate", "0.125", "--weight-decay", "0.25")
     assert "`--learning-rate 0.125` for the learning rate of Ftrl(" in given.inspect(None).replaced
-    assert task_of(given).options.own.first_learning_rate == 0.125
+    task = task_of(given)
+    optimizer = task.adapter.synced_model().optimizer
+    assert (task.options.own.first_learning_rate, optimizer.weight_decay) == (0.125, 0.25)
 
 
 @pytest.mark.keras
@@ -360,6 +362,10 @@ def test_a_torch_module_brings_optimizer_and_scheduler_with_parameters_of_their_
     place.close()
     given = workplace(OF_TORCH, *ONE_OF_EACH, "--loss", SPARSE, "--optimizer", "sgd", "--learning-rate", "2.0")
     assert "`--optimizer sgd` for AdamW(" in given.inspect(None).replaced
+    half = OF_TORCH.replace("module.parameters()", "module[1].parameters()")
+    for more, says in ([], True), (["--optimizer", "sgd"], False):
+        said = " ".join(workplace(half, *ONE_OF_EACH, "--loss", SPARSE, *more).inspect(None).remarks)
+        assert ("leaves out 2 of 4 trainable parameters, which stay as they are: 0.weight, 0.bias." in said) == says
     assert place.options.training.own is None
     begun = workplace(OF_TORCH, *ONE_OF_EACH, "--loss", SPARSE)
     begun.follow(compile=False, metrics=False, callbacks=False, optimizer=False)
@@ -367,6 +373,14 @@ def test_a_torch_module_brings_optimizer_and_scheduler_with_parameters_of_their_
     begun.searches = True
     searched = begun.check(Space([Real(0.1, 0.2, name="decay"), Integer(4, 8, name="n")]))
     assert searched.space.names == ("decay", "n")
+    by_step = OF_TORCH.replace("StepLR(optimizer, 1, factor)", "OneCycleLR(optimizer, factor, total_steps=30)")
+    counting = workplace(by_step, *ONE_OF_EACH, "--loss", SPARSE, "--batch", "10")
+    findings = counting.inspect(None)
+    n_epoch = findings.steps_an_epoch(10, 1)
+    assert f"OneCycleLR lasts 30 steps of the optimizer, of which an epoch has {n_epoch}." in findings.remarks
+    task = task_of(counting, factor=0.25)
+    assert (counting.callbacks(task), task.options.own.first_learning_rate) == (None, pytest.approx(0.01))
+    counting.close()
     both = workplace(OF_TORCH, *ONE_OF_EACH, "--loss", SPARSE, "--lr-schedule", "cosine")
     check_refused("or `get_scheduler` of", both.inspect, None)
 

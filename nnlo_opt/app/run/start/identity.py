@@ -1,6 +1,5 @@
 """Facts about a start for the journal: the identity of the run, whose change is refused, with the settings."""
 
-import math
 import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -161,23 +160,25 @@ def remark_on_workers(ledger: Ledger, options: Options, n_ranks: int) -> str:
 def remark_on_schedule(ledger: Ledger, options: Options, findings: Findings, n_ranks: int) -> str:
     """Return a sentence if teams of another size now come to the end of an optimizer's schedule at another epoch."""
     before, now = _ranks_before_and_now(ledger, options, n_ranks)
-    if before == now or findings.n_scheduled is None or options.training.rate_of_own is not None:
+    if before == now or not findings.schedule:
         return ""
     training = options.training
 
     def steps_an_epoch(n_ranks: int) -> int:
         every_rank = training.rule.averages_every_batch
         n_workers = count_workers(n_ranks, every_rank=every_rank, ranks_per_worker=options.n_processes)
-        return math.ceil(findings.n_train_smallest / (training.batch * max(1, n_workers)))
+        return findings.steps_an_epoch(training.batch, n_workers)
 
-    n_done = options.run.n_done(ledger) if ledger.is_training else 0
     steps_before, steps_now = steps_an_epoch(before), steps_an_epoch(now)
-    ends = n_done + max(0, findings.n_scheduled - n_done * steps_before) / steps_now
+    said = f"{findings.schedule} counts steps, of which an epoch has {steps_now} now instead of {steps_before}"
+    if findings.n_scheduled is None:
+        return f"{said}."
+    n_done = options.run.n_done(ledger) if ledger.is_training else 0
+    begins_anew = training.rule.steps_at_workers and n_done > 0  # with the workers' optimizers
+    n_left = findings.n_scheduled - (0 if begins_anew else n_done * steps_before)
+    ends = n_done + max(0, n_left) / steps_now
     of = "" if ledger.is_training else "of a training from its beginning "
-    return (
-        f"The schedule inside of the optimizer counts steps, of which an epoch has {steps_now} now instead of "
-        f"{steps_before}: {of}it ends after {ends:.4g} epochs."
-    )
+    return f"{said}: {of}it {'begins anew, and ' * begins_anew}ends after {ends:.4g} epochs."
 
 
 def _ranks_before_and_now(ledger: Ledger, options: Options, n_ranks: int) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """What a trainer rank finds out about model and data, for the coordinator."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -43,7 +44,9 @@ class Findings:
     calls_back: bool = False
     #: training options from the model's `compile`, at the middle of the search space
     steps: Mapping[str, Any] = field(default_factory=dict)
-    #: steps of the schedule inside of an optimizer that the framework runs; None if it has none, or no end
+    #: schedule that counts the steps of an optimizer that the framework runs, empty if there is none; and the steps
+    #: after which it changes no more, None if it always does
+    schedule: str = ""
     n_scheduled: int | None = None
     #: remarks on arguments of `compile`: overridden, used, and without effect; each empty if there are none
     replaced: str = ""
@@ -82,6 +85,10 @@ class Findings:
         """The search space of a search."""
         assert self.space is not None
         return self.space
+
+    def steps_an_epoch(self, batch: int, n_workers: int) -> int:
+        """Return the steps of an epoch in which all workers take part, in the smallest fold."""
+        return math.ceil(self.n_train_smallest / ((1 if self.counts_batches else batch) * max(1, n_workers)))
 
     def to_json(self) -> dict[str, Json]:
         """Return plain data for a message."""

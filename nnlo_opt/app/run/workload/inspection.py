@@ -247,9 +247,9 @@ class Inspection:
             else:
                 compiled = self._maker.compiled(model, model_parameters(point))
                 terms, remarks = self._maker.checked_loss(options, model, compiled, self._data)
-                remarks = (*remarks, *self._maker.remarks_on(options, model, compiled))
                 figures = figures_of(terms)
                 asked = self._maker.metrics(compiled, terms)
+                remarks = (*remarks, *self._maker.remarks_on(options, model, compiled, terms, asked))
                 takes_metrics = self._maker.follows_metrics and (bool(asked.names) or compiled != Compiled())
                 findings = replace(
                     findings, loss=losses_in_words(terms), takes_metrics=takes_metrics, metrics=asked.names
@@ -259,7 +259,10 @@ class Inspection:
                 elif getattr(model, "compiled", False) is True:
                     findings = replace(findings, unused=_AS_BEGUN)
                 findings, about_metrics = self._with_merging(findings, model, terms, asked)
-                remarks = (*filter(None, (findings.taken, findings.unused)), *about_metrics, *remarks)
+                own = compiled.own if options.with_steps(findings.steps).own_optimizer else None
+                about_steps = self._length_of_schedule(findings, options), own.remark if own else ""
+                said = findings.taken, findings.unused, *about_steps
+                remarks = (*filter(None, said), *about_metrics, *remarks)
         figure = DEFAULT_FIGURE
         if figures is not None:
             measured = (*figures, *findings.metrics) if self._validates else ()
@@ -365,6 +368,8 @@ class Inspection:
         check_training(options)
         if options.own_optimizer:
             self._try_optimizer(model, compiled, options, terms)
+        own = compiled.own if options.own_optimizer else None
+        schedule = own.schedule_beside(options.rate_of_own) if own else ""
         choices = Choices(
             training=options,
             searched=() if findings.space is None else findings.space.train_names,
@@ -378,11 +383,21 @@ class Inspection:
             compiled=True,
             takes_optimizer=self._maker.follows_optimizer,
             steps=steps,
-            n_scheduled=compiled.own.n_scheduled if compiled.own and options.own_optimizer else None,
+            schedule=schedule,
+            n_scheduled=own.n_scheduled if own and schedule else None,
             replaced=outcome.replaced,
             taken=outcome.taken,
             unused=outcome.unused,
         )
+
+    def _length_of_schedule(self, findings: Findings, options: TrainingOptions) -> str:
+        """Return a sentence on the epochs of a schedule that counts steps; empty if there is none."""
+        if not findings.schedule:
+            return ""
+        n_epoch = findings.steps_an_epoch(options.batch, self._n_workers)
+        where = "" if findings.space is None else " at the middle of the search space"
+        counts = "counts" if findings.n_scheduled is None else f"lasts {findings.n_scheduled:,}"
+        return f"{findings.schedule} {counts} steps of the optimizer, of which an epoch has {n_epoch:,}{where}."
 
     def _try_optimizer(
         self, model: Any, compiled: Compiled, options: TrainingOptions, terms: Sequence[LossTerm]

@@ -23,7 +23,7 @@ from nnlo_opt.engine.models.framework import Framework, framework_for, framework
 from nnlo_opt.engine.models.functions import refuse_functions_of_torch
 from nnlo_opt.engine.models.losses import Labels, LossTerm, make_terms, split_losses
 from nnlo_opt.engine.models.metrics import NO_METRICS, Asked
-from nnlo_opt.engine.models.own_optimizer import Own, OwnOptimizer
+from nnlo_opt.engine.models.own_optimizer import Instead, Own, OwnOptimizer
 from nnlo_opt.engine.models.user_figure import UserFigure, load_figure
 
 logger = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ class ModelMaker:
             # The middle of the search space was sound: it is this point that is not.
             raise TrialError(str(error)) from error
         if self._given is not None:  # a command prints them
-            for remark in (*remarks, *self.remarks_on(options, model, compiled)):
+            for remark in (*remarks, *self.remarks_on(options, model, compiled, terms, asked)):
                 logger.info("%s", remark)
         return self.adapter(model, terms, asked, self.merging)
 
@@ -220,7 +220,7 @@ class ModelMaker:
     def _with_optimizer(self, found: Compiled, model: Any, parameters: Mapping[str, Any]) -> Compiled:
         """Return what a model says of its training, with the optimizer of `get_optimizer`."""
         # Only torch has it.
-        own_of: Callable[[Any, str], Own] | None = getattr(self.framework, "own_of", None)
+        own_of: Callable[..., Own] | None = getattr(self.framework, "own_of", None)
         definition = self.definition
         if own_of is None:
             refuse_functions_of_torch(definition)
@@ -231,9 +231,16 @@ class ModelMaker:
         def make() -> Any:
             return definition.made_for("get_optimizer", model, parameters)
 
-        own = own_of(make(), str(definition.source))
+        own = own_of(model, make, self._make_scheduler(parameters), str(definition.source))
         self._make_optimizer = make
         return replace(found, said_by="`get_optimizer`", optimizer=own.words, own=own)
+
+    def _make_scheduler(self, parameters: Mapping[str, Any]) -> Callable[[Any], Any] | None:
+        """Return `get_scheduler` with these parameters; None if there is none, or it is not called."""
+        definition = self.definition
+        if not self.calls_back or "get_scheduler" not in definition.functions:
+            return None
+        return lambda optimizer: definition.made_for("get_scheduler", optimizer, parameters)
 
     def with_own(self, options: TrainingOptions, n_workers: int) -> TrainingOptions:
         """Return options with the optimizer that takes the steps of the last model, if its framework runs it.
@@ -246,10 +253,18 @@ class ModelMaker:
         own, rate = self._own, options.rate_of_own
         if not options.own_optimizer or own is None:
             return options
-        options.check_own(n_workers, own.schedule if rate is None else "")
+        options.check_own(n_workers, own.schedule_beside(rate))
         adapter: Any = self._adapter
-        stepping = adapter.stepping(own.optimizer, rate, clips=options.clipping(()) is not None)
-        return replace(options, own=OwnOptimizer(adapter.n_weights, stepping, own.words, options.ema))
+        instead = Instead(
+            learning_rate=rate,
+            weight_decay=options.weight_decay,
+            no_decay=options.no_decay,
+            clips=options.clipping(()) is not None,
+        )
+        stepping = adapter.stepping(own, instead)
+        # Where workers have weights of their own, the master keeps the average.
+        ema = options.ema if options.rule.averages_every_batch else None
+        return replace(options, own=OwnOptimizer(adapter.n_weights, stepping, own.words, ema))
 
     def checked_loss(
         self, options: TrainingOptions, model: Any, compiled: Compiled, samples: KnownSamples
@@ -271,11 +286,14 @@ class ModelMaker:
         labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
         return make_terms(request, weights, outputs, labels, self.framework.RULES)
 
-    def remarks_on(self, options: TrainingOptions, model: Any, compiled: Compiled) -> list[str]:
-        """Return sentences on what of a model has no effect; they take as long as describing the whole model."""
+    def remarks_on(
+        self, options: TrainingOptions, model: Any, compiled: Compiled, terms: Sequence[LossTerm], asked: Asked
+    ) -> list[str]:
+        """Return sentences on what may surprise in a model; they take as long as describing the whole model."""
         # A framework of another package need not know.
-        remarks_on: Callable[..., list[str]] = getattr(self.framework, "remarks_on", lambda model, is_own: [])
-        return remarks_on(model, is_own=bool(options.with_steps(compiled.brings(options)).own_optimizer))
+        remarks_on: Callable[..., list[str]] = getattr(self.framework, "remarks_on", lambda *_, is_own: [])
+        is_own = bool(options.with_steps(compiled.brings(options)).own_optimizer)
+        return remarks_on(model, terms, asked, is_own=is_own)
 
     def callbacks(
         self, figures: Sequence[str], options: TrainingOptions, *, validates: bool, is_scheduled: bool = False
@@ -297,18 +315,15 @@ class ModelMaker:
         in_training = [*figures, *(name for name in self.measured if name in self.merging)]
         known = [*in_training, *(f"val_{name}" for name in (*figures, *self.measured) if validates)]
         made = definition.callbacks() if self.calls_back else []
-        scheduler: Callable[..., EpochCallbacks] | None = getattr(self.framework, "epoch_scheduler", None)
-        if self.calls_back and not made and scheduler is not None and "get_scheduler" in definition.functions:
+        scheduler: Callable[..., EpochCallbacks | None] | None = getattr(self.framework, "epoch_scheduler", None)
+        schedule = self._make_scheduler(self._parameters)
+        if schedule is not None and not made and scheduler is not None:
             if is_scheduled:
                 raise ConfigurationError(
                     f"Either `{spelled('lr_schedule')}` with `{spelled('warmup_epochs')}`, or `get_scheduler` of "
                     f"{definition.source} sets the learning rate. Received: both. Leave one of them out."
                 )
-            parameters, make_optimizer = self._parameters, self._make_optimizer if own else None
-
-            def schedule(optimizer: Any) -> Any:
-                return definition.made_for("get_scheduler", optimizer, parameters)
-
+            make_optimizer = self._make_optimizer if own else None
             monitor = getattr(definition.functions["get_scheduler"], "monitor", None)
             return scheduler(make_optimizer, schedule, monitor, str(definition.source), known)
         if not made:
@@ -321,7 +336,7 @@ class ModelMaker:
                 f"`get_callbacks` is for a Keras model. Received: {what}, of {definition.source}. Remove it; "
                 f"{', '.join(f'`{spelled(name)}`' for name in others)} do what most callbacks do."
             )
-        is_scheduled = is_scheduled or bool(own and own.schedule and options.rate_of_own is None)
+        is_scheduled = is_scheduled or bool(own and own.schedule_beside(options.rate_of_own))
         return make(made, str(definition.source), known, options.epochs, is_scheduled=is_scheduled)
 
     def metrics(self, compiled: Compiled, terms: Sequence[LossTerm]) -> Asked:

@@ -28,6 +28,7 @@ from nnlo_opt.engine.models.keras.metrics import States
 from nnlo_opt.engine.models.keras.own_optimizer import KerasSteps
 from nnlo_opt.engine.models.losses import LossTerm, figures_of
 from nnlo_opt.engine.models.metrics import OutputMetric
+from nnlo_opt.engine.models.own_optimizer import Instead, Own
 
 
 @dataclass(slots=True)
@@ -254,9 +255,9 @@ class KerasAdapter(FlatWeights):
         known |= {id(variable): (False, part) for variable, part in of_state}
         return [known.get(id(variable)) for variable in variables]
 
-    def stepping(self, optimizer: Any, rate: float | None, *, clips: bool) -> KerasSteps:
-        """Return the steps of a Keras optimizer on this model; arguments as of `KerasSteps`."""
-        return KerasSteps(optimizer, self._graph.weight_variables, self.layout, rate=rate, clips=clips)
+    def stepping(self, own: Own, instead: Instead) -> KerasSteps:
+        """Return the steps of a Keras optimizer on this model."""
+        return KerasSteps(own.optimizer, self._graph.weight_variables, self.layout, instead)
 
     def save(self, path: Path) -> None:
         """Write Keras's own format; `path` must end in ".keras".

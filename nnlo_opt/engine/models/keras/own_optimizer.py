@@ -1,5 +1,6 @@
 """Steps of an optimizer of Keras, outside of `fit`, on every backend."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -10,12 +11,14 @@ import numpy as np
 from nnlo_opt.core.base.errors import ConfigurationError, TrialError
 from nnlo_opt.core.base.pulse import PULSE, SLOW
 from nnlo_opt.core.models.layout import FloatVector, Layout
-from nnlo_opt.engine.models.own_optimizer import refusal_of_state
+from nnlo_opt.engine.models.own_optimizer import Instead, refusal_of_state
 from nnlo_opt.engine.models.plain_data import is_kept, plain
 
 _SETTINGS = (FunctionType, BuiltinFunctionType, MethodType, partial, type)
 #: arguments of an optimizer that clip
 _CLIPPINGS = ("clipnorm", "global_clipnorm", "clipvalue")
+#: attributes with the weight decay: Muon has another one for the weights that Adam trains
+_DECAYS = {"weight_decay", "adam_weight_decay"}
 #: takes a step from weights and gradient, and returns the new weights
 Advance = Callable[[FloatVector, FloatVector], Any]
 
@@ -27,16 +30,13 @@ class KerasSteps:
         optimizer: optimizer of `compile`.
         variables: weights of the model.
         layout: their places in a vector.
-        rate: learning rate in place of its own; None to keep it.
-        clips: True to leave clipping to the caller.
+        instead: options in place of its settings.
 
     Raises:
         ConfigurationError: the weights are not float32, or the optimizer has state that no checkpoint can hold.
     """
 
-    def __init__(
-        self, optimizer: Any, variables: Sequence[Any], layout: Layout, *, rate: float | None, clips: bool
-    ) -> None:
+    def __init__(self, optimizer: Any, variables: Sequence[Any], layout: Layout, instead: Instead) -> None:
         import keras
 
         for variable in variables:
@@ -48,11 +48,17 @@ class KerasSteps:
         self._optimizer = optimizer
         # Gradients are not scaled, and the average is kept beside the optimizer.
         optimizer.loss_scale_factor, optimizer.use_ema = None, False
-        if clips:
+        if instead.clips:
             for name in _CLIPPINGS:
                 setattr(optimizer, name, None)
-        if rate is not None:
-            _set_rate(optimizer, rate)
+        if instead.weight_decay is not None:
+            for name in _DECAYS & vars(optimizer).keys():
+                setattr(optimizer, name, instead.weight_decay)
+        if instead.no_decay is not None:
+            pairs = zip(variables, layout.specs, strict=True)
+            optimizer.exclude_from_weight_decay([v for v, spec in pairs if re.search(instead.no_decay, spec.name)])
+        if instead.learning_rate is not None:
+            _set_rate(optimizer, instead.learning_rate)
         if not optimizer.built:
             with keras.name_scope(optimizer.name, caller=optimizer):
                 optimizer.build(variables)

@@ -26,6 +26,7 @@ from nnlo_opt.core.models.layout import FloatVector, Layout, WeightSpec, check_c
 from nnlo_opt.core.training.history import Metrics
 from nnlo_opt.engine.models.losses import LossTerm, figures_of
 from nnlo_opt.engine.models.metrics import OutputMetric
+from nnlo_opt.engine.models.own_optimizer import Instead, Own
 from nnlo_opt.engine.models.torch.comparison import Comparison
 from nnlo_opt.engine.models.torch.metrics import States
 from nnlo_opt.engine.models.torch.own_optimizer import TorchSteps
@@ -289,9 +290,9 @@ class TorchAdapter:
             parts = comparisons, [self._tensor(output) for output in outputs], self._labels(y)
             return self._states.results(self._states.none, lambda: [parts])
 
-    def stepping(self, optimizer: Any, rate: float | None, *, clips: bool) -> TorchSteps:
-        """Return the steps of a torch optimizer on this module; `rate` as of `TorchSteps`, which never clips."""
-        return TorchSteps(optimizer, self._parameters, self._weights, rate=rate)
+    def stepping(self, own: Own, instead: Instead) -> TorchSteps:
+        """Return the steps of a torch optimizer on this module."""
+        return TorchSteps(own, self._parameters, self._weights, instead)
 
     def save(self, path: Path) -> None:
         """Write the `state_dict`, or a full TorchScript module; `path` must end in ".pt"."""

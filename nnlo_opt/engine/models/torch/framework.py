@@ -125,11 +125,11 @@ def compiled_of(model: Any) -> Compiled:
     return Compiled()
 
 
-def own_of(optimizer: Any, source: str) -> Own:
-    """Return what `get_optimizer` of the file `source` returned; ConfigurationError if it is no optimizer of torch."""
+def own_of(module: Any, make: Callable[[], Any], make_scheduler: Callable[[Any], Any] | None, source: str) -> Own:
+    """Return the optimizer of `get_optimizer`; arguments and errors as of `own_optimizer.own_of`."""
     from nnlo_opt.engine.models.torch import own_optimizer
 
-    return own_optimizer.own_of(optimizer, source)
+    return own_optimizer.own_of(module, make, make_scheduler, source)
 
 
 def epoch_scheduler(
@@ -138,14 +138,11 @@ def epoch_scheduler(
     monitor: str | None,
     source: str,
     known: Sequence[str],
-) -> EpochCallbacks:
-    """Return the scheduler of a training, which steps once an epoch; arguments as of `own_optimizer.EpochScheduler`.
+) -> EpochCallbacks | None:
+    """Return the scheduler of a training, None if it counts steps; arguments as of `schedulers.scheduler_of`."""
+    from nnlo_opt.engine.models.torch import schedulers
 
-    `make_optimizer`: None if an optimizer of this package takes the steps.
-    """
-    from nnlo_opt.engine.models.torch import own_optimizer
-
-    return own_optimizer.EpochScheduler(make_optimizer or own_optimizer.stand_in, make, monitor, source, known)
+    return schedulers.scheduler_of(make_optimizer, make, monitor, source, known)
 
 
 def metrics_of(request: Any, terms: Sequence[LossTerm], weighted: Any = None) -> Asked:
