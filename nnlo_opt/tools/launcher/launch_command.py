@@ -165,7 +165,8 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
 
     for signum in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, ask)
-    make_directory(driver.directory)
+    if driver.joins:
+        make_directory(driver.directory)
     with nullcontext() if driver.joins else launcher_of(driver.directory):
         # Without ULFM the death of a rank ends the job at any time.
         sign = SafePath(driver.directory) / (SIGN_NAME + driver.own) if ulfm else None
