@@ -236,10 +236,10 @@ def remarks_on(
         remarks.append(f"Metrics of layers are not measured: {', '.join(own)}. `get_metrics` measures outputs.")
     import keras
 
-    if (chosen := os.environ.get("KERAS_BACKEND")) != (backend := keras.backend.backend()):
+    if (wanted := os.environ.get("KERAS_BACKEND")) != (backend := keras.backend.backend()):
         remarks.append(
-            f"KERAS_BACKEND is {chosen!r} since the module has set it, without effect on Keras, which uses {backend}: "
-            f"`{spelled('keras_backend', chosen)}` chooses it."
+            f"KERAS_BACKEND is {wanted!r} since the module has set it, without effect on Keras, which uses {backend}: "
+            f"`{spelled('keras_backend', wanted)}` chooses it."
         )
     if fault := unsaved(model):
         remarks.append(f"The best model cannot be saved whole, but its weights are: {fault}")
