@@ -45,20 +45,19 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Folders with tests that start ranks: to import the others takes as long as some of these tests.
-RANKS = tests/app/api tests/crash tests/mpi
-
-# Two processes share two cores: the Gaussian process is slower on threads that wait for each other.
+# Processes share the cores: the Gaussian process is slower on threads that wait for each other.
 tests test-more: export OPENBLAS_NUM_THREADS = 1
 
-# Files of tests without ranks lie in memory where it has room for 4 GB: on a disk, each save of a run waits for it.
+# Files of tests lie in memory where it has room for 4 GB: on a disk, each save of a run waits for it.
 IN_MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2> /dev/null | tail -n 1)" -gt 4000000 ] 2> /dev/null && echo TMPDIR=/dev/shm)
 FAILED_ONLY = $(if $(IN_MEMORY),-o tmp_path_retention_policy=failed)
 
-# A file's tests share what is costly; tests that start ranks mostly wait for these, so several go on at once.
+# A file's tests share what is costly. Three workers keep two cores busy, as many tests wait for what they start: those
+# with ranks first, beside those with Keras (tests/conftest.py has the order).
+RUN = $(PYTEST) -n 3 --dist loadfile
+
 tests: install
-	$(IN_MEMORY) $(PYTEST) $(FAILED_ONLY) -n 2 --dist loadfile -m "not mpi and not proof" --hypothesis-profile=some
-	$(PYTEST) -n 3 --dist worksteal -m "mpi and not proof" $(RANKS)
+	$(IN_MEMORY) $(RUN) $(FAILED_ONLY) -m "not proof" --hypothesis-profile=some
 
 # Style and types are checked beside the tests, and have the last word, in one piece.
 test: install
@@ -68,8 +67,7 @@ test: install
 
 # What .ci/run adds: all examples of every property, and tests that need a framework, or longer than `make test` may.
 test-more: install
-	$(PYTEST) -n 2 --dist loadfile -m "not mpi and (hypothesis or needs or proof)"
-	$(PYTEST) -n 3 --dist worksteal -m "mpi and (needs or proof)" $(RANKS)
+	$(RUN) -m "hypothesis or needs or proof"
 
 # Proofs that take minutes each, of which the tests are a sample, and real searches struck at random.
 proofs: install

@@ -24,7 +24,7 @@ from nnlo_opt.core.base.errors import EXIT_OK, EXIT_WRONG_REQUEST
 from nnlo_opt.engine.loading import modules as user_files
 from nnlo_opt.engine.models import framework
 from tests.helpers import effort, networks  # noqa: F401 (effort has the profile of `--hypothesis-profile`)
-from tests.helpers.launcher import BIN
+from tests.helpers.launcher import BIN, Preloaded
 from tests.helpers.pages import REPOSITORY
 
 #: package that a test may need -> the extra that installs it
@@ -49,10 +49,10 @@ EXTRAS = {
 }
 #: beginning of the folders of tests
 FOLDERS = os.path.join(tempfile.gettempdir(), "pytest-of-")
-#: folders with tests that start ranks, as the Makefile has them
-WITH_RANKS = ("api", "crash", "mpi")
 #: what one worker imports or parses for all tests that need it -> the text by which their files are known
 TOGETHER = {"keras": "mark.keras", "sources": "from tests.helpers.sources import"}
+#: texts by which files are known that start ranks, or other processes
+RANKS, STARTS = "mark.mpi", ("subprocess", "tests.helpers.launcher", "multiprocessing", "os.fork")
 #: test with variants -> those collected by now
 VARIANTS: Counter[str] = Counter()
 #: a sentence about tests that were left out -> how many
@@ -90,15 +90,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out tests whose packages are not installed, and proofs of minutes unless `-m slow` asks for them."""
-    for item in items:
-        if item.get_closest_marker("mpi") and item.path.parent.name not in WITH_RANKS:
-            raise pytest.UsageError(
-                f"A test that starts ranks must be in {', '.join(WITH_RANKS)}. Received: {item.nodeid}"
-            )
     reasons = [why_not(item, config.getoption("-m")) for item in items]
     config.stash[LEFT_OUT] = Counter(filter(None, reasons))
     config.hook.pytest_deselected(items=[item for item, why in zip(items, reasons, strict=True) if why])
     items[:] = [item for item, why in zip(items, reasons, strict=True) if not why]
+    if hasattr(config, "workerinput"):  # which workers of pytest-xdist have
+        items[:] = longest_first(items)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -110,27 +107,54 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class SomeTogether(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return shared_by(config.rootpath / file) or file
+            return scope_of(config.rootpath / super()._split_scope(nodeid))
 
+    config.option.loadscopereorder = False  # workers have them in order
     return SomeTogether(config, log)
 
 
+def longest_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Order tests for several workers: with Keras, beside them those that wait for what they start, then others."""
+    sizes = Counter(scope_of(item.path) for item in items)
+
+    def place(item: pytest.Item) -> tuple[bool, bool, bool, int, str]:
+        scope, text = scope_of(item.path), text_of(item.path)
+        return scope != "keras", RANKS not in text, not any(map(text.__contains__, STARTS)), -sizes[scope], scope
+
+    return sorted(items, key=place)
+
+
 @functools.cache
-def shared_by(file: Path) -> str | None:
-    """Return what a file of tests shares with others, as in `TOGETHER`."""
-    text = file.read_text()
-    return next((what for what, known_by in TOGETHER.items() if known_by in text), None)
+def text_of(file: Path) -> str:
+    """Return the text of a file of tests."""
+    return file.read_text()
+
+
+@functools.cache
+def scope_of(file: Path) -> str:
+    """Return what a file of tests shares with others, as in `TOGETHER`, or its name; files with ranks share nothing."""
+    shared = [what for what, known_by in TOGETHER.items() if known_by in text_of(file) and RANKS not in text_of(file)]
+    return shared[0] if shared else str(file)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Spare the garbage collector what has been collected, as tests live until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
-    """Refuse a framework that collecting has imported; let the garbage collector leave out what has been collected."""
+    """Refuse a framework that collecting has imported."""
     if found := {"keras", "tensorflow", "torch", "jax"} & sys.modules.keys():
         raise pytest.UsageError(
             f"To collect tests takes no framework, as each worker would import it: see `tests.helpers.adapters`. "
             f"Received: {', '.join(sorted(found))}."
         )
-    gc.freeze()  # tests and frameworks live until the end
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -194,7 +218,7 @@ class FailuresAtOnce:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Compile the package once: where Python is told to write no bytecode, each of hundreds of ranks would do it."""
-    if not hasattr(config, "workerinput"):  # which workers of pytest-xdist have
+    if not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(nnlo_opt.__file__).parent, quiet=2)
         config.pluginmanager.register(FailuresAtOnce(config))
 
@@ -296,6 +320,14 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return error
 
     return run
+
+
+@pytest.fixture(scope="session")
+def preloaded() -> Generator[Preloaded]:
+    """Runs commands and programs in processes that begin at once, and have no framework before they import one."""
+    processes = Preloaded()
+    yield processes
+    processes.close()
 
 
 @pytest.fixture(scope="session")

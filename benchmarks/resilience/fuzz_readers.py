@@ -46,7 +46,7 @@ from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.repair import Salvage, repair, salvage
 from nnlo_opt.core.trials.run_directory import RunRequest, open_run
 from nnlo_opt.core.trials.sync_mark import Mark
-from nnlo_opt.core.trials.trial import FoldResult, UnrecordedFold
+from nnlo_opt.core.trials.trial import FoldResult, Trial, UnrecordedFold
 from nnlo_opt.engine.data import lists
 from nnlo_opt.engine.data.hdf5 import source as hdf5
 from nnlo_opt.engine.loading.spaces import load_space
@@ -321,7 +321,7 @@ class Readers:
 
     def history(self) -> Reader:
         def call(_: str) -> None:
-            as_nnlo_history(history_of(self._folder / "training", 1, 0), 2)
+            as_nnlo_history(history_of(self._folder / "training", Trial(number=1, point={}), 0), 2)
 
         return of_files(self._folds[1], call, {"history.json": (JSON,)})
 

@@ -12,19 +12,29 @@ from tests.helpers.launcher import python
 HERE = Path(__file__).parent
 
 
-def run_legacy(folder, script, *words):
-    """Run `nnlo-opt run-legacy` on a script in a process of its own, in a folder of its own."""
-    return python("from nnlo_opt.cli.main import tool; tool()", "run-legacy", script, *words, cwd=folder)
+@pytest.fixture
+def run_legacy(preloaded):
+    """Runs `nnlo-opt run-legacy` on a script in a process of its own, in a folder of its own."""
+
+    def run(folder, script, *words):
+        return preloaded.run(["nnlo-opt", "run-legacy", str(script), *map(str, words)], folder, code=None)
+
+    return run
 
 
-def run_text(folder, program, *words):
+@pytest.fixture
+def run_text(run_legacy):
     """As `run_legacy`, for the text of a script."""
-    script = folder / "script.py"
-    script.write_text(program)
-    return run_legacy(folder, script, *words)
+
+    def run(folder, program, *words):
+        script = folder / "script.py"
+        script.write_text(program)
+        return run_legacy(folder, script, *words)
+
+    return run
 
 
-def test_every_name_of_the_table_is_there_and_none_imports_a_framework(tmp_path):
+def test_every_name_of_the_table_is_there_and_none_imports_a_framework(tmp_path, run_text):
     lines = [f"from {module} import {name}" for module, names in MODULES.items() for name in names.split()]
     lines += [f"import {module}" for module in MODULES]
     program = "\n".join([*lines, "import sys", "print(sorted({'keras', 'tensorflow', 'torch'} & {*sys.modules}))"])
@@ -45,13 +55,13 @@ def test_nothing_of_it_is_there_unless_run_legacy_asks():
         ("raise SystemExit('over')", "over"),
     ],
 )
-def test_what_there_is_not_is_said(tmp_path, program, words):
+def test_what_there_is_not_is_said(tmp_path, program, words, run_text):
     done = run_text(tmp_path, program)
     assert words in done.err
     assert done.code
 
 
-def test_a_module_finds_the_models_of_nnlo_and_its_working_folder(tmp_path):
+def test_a_module_finds_the_models_of_nnlo_and_its_working_folder(tmp_path, run_text):
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "first.py").write_text("from models.Models import make_mnist_model\n")
     program = (
@@ -93,7 +103,7 @@ print(round(float(SGD(lr=0.5, decay=0.0).learning_rate), 1), to_categorical([1],
 
 @pytest.mark.keras
 @pytest.mark.proof
-def test_models_in_the_words_of_keras_1_and_2_are_built(tmp_path):
+def test_models_in_the_words_of_keras_1_and_2_are_built(tmp_path, run_text):
     done = run_text(tmp_path, FORMER)
     first, middle, second = done.out.splitlines()[-3:]
     assert first == "tf (5, 3, 1, 4) (None, 8, 8, 8) (None, 3) 3.0", done.err
@@ -103,7 +113,7 @@ def test_models_in_the_words_of_keras_1_and_2_are_built(tmp_path):
 
 @pytest.mark.keras
 @pytest.mark.proof
-def test_a_script_of_mpi_learn_trains_as_it_is(tmp_path):
+def test_a_script_of_mpi_learn_trains_as_it_is(tmp_path, run_legacy):
     done = run_legacy(tmp_path, HERE / "script_of_mpi_learn.py", "--epochs", "20").expect(0)
     said, trained = done.out.splitlines()
     assert said.startswith("`elastic_lr=1.0` of Algo is ignored")
@@ -114,7 +124,7 @@ def test_a_script_of_mpi_learn_trains_as_it_is(tmp_path):
 
 @pytest.mark.keras
 @pytest.mark.proof
-def test_a_script_of_nnlo_trains_its_gan_as_it_is(tmp_path, printed):
+def test_a_script_of_nnlo_trains_its_gan_as_it_is(tmp_path, printed, run_legacy):
     printed("showers", 2, 1, "--cells", 9, "--n-samples", 48, "--out", tmp_path, program="GetData")
     done = run_legacy(tmp_path, HERE / "gan_of_nnlo.py", "train_showers.list", "test_showers.list").expect(0)
     assert "on cpu" in done.out
@@ -133,7 +143,7 @@ print(data.count_data())
 
 
 @pytest.mark.parametrize("form", ["{}", "--train-list={}"])
-def test_the_names_of_a_list_are_found_beside_it_from_any_folder(tmp_path, digits, form):
+def test_the_names_of_a_list_are_found_beside_it_from_any_folder(tmp_path, digits, form, run_legacy, run_text):
     alone = run_text(tmp_path, LISTS, form.format(digits / "train_mnist.list")).expect(0)
     beside = shutil.copytree(digits, tmp_path / "beside")
     (beside / "script.py").write_text(LISTS)
@@ -141,7 +151,7 @@ def test_the_names_of_a_list_are_found_beside_it_from_any_folder(tmp_path, digit
     assert int(alone.out) > 0
 
 
-def test_the_working_folder_comes_before_that_of_the_list(tmp_path, digits):
+def test_the_working_folder_comes_before_that_of_the_list(tmp_path, digits, run_text):
     lists = shutil.copytree(digits, tmp_path / "lists")
     name = (lists / "train_mnist.list").read_text().split()[0]
     shutil.copy(lists / (lists / "test_mnist.list").read_text().split()[0], tmp_path / name)
@@ -151,14 +161,14 @@ def test_the_working_folder_comes_before_that_of_the_list(tmp_path, digits):
     assert run_text(tmp_path, LISTS, lists / "one.list").expect(0).out != here
 
 
-def test_a_data_file_that_is_nowhere_is_refused_with_the_folders_that_were_tried(tmp_path):
+def test_a_data_file_that_is_nowhere_is_refused_with_the_folders_that_were_tried(tmp_path, run_text):
     (lists := tmp_path / "lists").mkdir()
     (lists / "train.list").write_text("nowhere.h5\n")
     done = run_text(tmp_path, LISTS, lists / "train.list").expect(2)
     assert f"Received: nowhere.h5, looked for in {tmp_path} and {lists}, which does not" in done.err
 
 
-def test_a_driver_looks_for_the_names_of_a_list_in_the_working_folder_too(tmp_path, digits):
+def test_a_driver_looks_for_the_names_of_a_list_in_the_working_folder_too(tmp_path, digits, run_legacy):
     data = shutil.copytree(digits, tmp_path / "digits")
     (lists := tmp_path / "lists").mkdir()
     for name in ("train_mnist.list", "test_mnist.list"):
@@ -176,7 +186,7 @@ OF_TORCH = pytest.param("mnist_torch", marks=pytest.mark.needs("torch"))
 
 @pytest.mark.proof
 @pytest.mark.parametrize("name", [pytest.param("mnist", marks=pytest.mark.keras), OF_TORCH])
-def test_a_model_that_a_script_of_mpi_learn_has_saved_is_trained_as_it_is(tmp_path, digits, name):
+def test_a_model_that_a_script_of_mpi_learn_has_saved_is_trained_as_it_is(tmp_path, digits, name, run_legacy):
     folder, lists = shutil.copytree(digits, tmp_path / "digits"), ["train_mnist.list", "test_mnist.list"]
     done = run_legacy(folder, HERE / "driver_of_mpi_learn.py", name, *lists).expect(0)
     said, *device, learnt = done.out.splitlines()
@@ -193,7 +203,7 @@ print(layer(torch.ones(1, 2).cuda()).shape, make_mnist_torch_model(kernel_size=4
 
 
 @pytest.mark.needs("torch")
-def test_torch_models_that_ask_for_a_gpu_run_without_one(tmp_path):
+def test_torch_models_that_ask_for_a_gpu_run_without_one(tmp_path, run_text):
     assert run_text(tmp_path, TORCH).out == "torch.Size([1, 2]) torch.Size([2, 10])\n"
 
 

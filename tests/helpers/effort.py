@@ -21,4 +21,5 @@ def examples(number: int) -> int:
 
 def some_of(cases: Sequence[Any], number: int = 1) -> list[Any]:
     """Return cases of a `parametrize`, the first `number` of them for `make test`, the further ones as proofs."""
-    return [*cases[:number], *(pytest.param(case, marks=pytest.mark.proof) for case in cases[number:])]
+    further = [case if isinstance(case, tuple) else (case,) for case in cases[number:]]
+    return [*cases[:number], *(pytest.param(*case, marks=pytest.mark.proof) for case in further)]

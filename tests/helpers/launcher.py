@@ -95,6 +95,11 @@ def events_of(run: Path, kind: str = "") -> list[dict[str, Any]]:
     return [event for event in events if kind in ("", event["event"])]
 
 
+def check_continued(run: Path) -> None:
+    """Check that the starts of a training went on where the one before had ended, and none began anew."""
+    assert [event["epoch"] for event in events_of(run, "EpochEnded")].count(1) == 1
+
+
 def results_of(run: Path) -> list[dict[str, str]]:
     """Return the rows of `results.csv` of a run."""
     with (run / "results.csv").open() as file:
@@ -255,21 +260,30 @@ class Preloaded:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._process = subprocess.Popen(program, **pipes, text=True, env=environment())
 
-    def run(self, command: list[str], cwd: Path, timeout_s: float = 120.0, code: int | None = 0) -> Outcome:
-        """As `run` on one rank."""
+    def run(
+        self, command: list[str], cwd: Path, timeout_s: float = 120.0, code: int | None = 0, **variables: str
+    ) -> Outcome:
+        """As `run` on one rank, with further variables in its environment."""
         files = {name: cwd / f".{name}" for name in ("out", "err", "modules")}
-        request = {"command": command, "cwd": str(cwd), **{name: str(path) for name, path in files.items()}}
+        request = {"command": command, "cwd": str(cwd), "variables": variables}
+        request |= {name: str(path) for name, path in files.items()}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(request), file=self._process.stdin, flush=True)
         ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
-        assert ready, f"no end after {timeout_s} s:\n{files['err'].read_text()[-3000:]}"
+        if not ready:
+            self._end_children()
         has_left_with = int(self._process.stdout.readline())
+        assert ready, f"no end after {timeout_s} s:\n{files['err'].read_text()[-3000:]}"
         modules = frozenset(json.loads(files["modules"].read_text()))
         return Outcome(has_left_with, files["out"].read_text(), files["err"].read_text(), modules).expect(code)
 
     def close(self) -> None:
         """End the process that forks, and what may still run of it."""
-        for process in [*psutil.Process(self._process.pid).children(recursive=True), self._process]:
-            process.kill()
+        self._end_children()
+        self._process.kill()
         self._process.communicate(timeout=10)  # closes the pipes, too
+
+    def _end_children(self) -> None:
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            process.kill()

@@ -1,5 +1,6 @@
 """The coordinator of the product in a job that leads, for the model in `many_jobs`: what a driver puts together."""
 
+from nnlo_opt.app.run.jobs.leading import TermClock
 from nnlo_opt.core.coordinator.coordinator import Coordinator, CoordinatorSetup
 from nnlo_opt.core.coordinator.instructions import JobsChanged, SearchPlan
 from nnlo_opt.core.coordinator.shared_state import SharedCoordinatorState, why_refused
@@ -28,22 +29,16 @@ class Points:
 
 
 class OfLead:
-    """Journal, clock and jobs of a term, for its coordinator."""
+    """Journal and jobs of a term, for its coordinator."""
 
     path = "journal.jsonl"
 
-    def __init__(self, lead, ledger):
-        self._lead, self._ledger = lead, ledger
+    def __init__(self, lead):
+        self._lead = lead
         self._present = frozenset()
 
     def append(self, events, *, durable=True):
         self._lead.record(*events)
-
-    def monotonic_s(self):
-        return self._lead.now_s
-
-    def unix_s(self):
-        return self._ledger.first_start_unix_s + self._lead.now_s
 
     def jobs(self):
         news, present = tuple(self._lead.take_news()), frozenset(self._lead.present)
@@ -59,7 +54,8 @@ class OfLead:
 class WholeSearch(Search):
     """Search for so many trials."""
 
-    def __init__(self, n_trials):
+    def __init__(self, n_trials, clock):
+        self._clock = clock
         self._plan = SearchPlan(num_iterations=n_trials, max_attempts=2)
         self._lead = None
 
@@ -91,14 +87,14 @@ class WholeSearch(Search):
         self._seen += lead.opening
         for event in lead.opening:
             self._ledger.apply(event)
-        of_lead = OfLead(lead, self._ledger)
+        of_lead = OfLead(lead)
         self._coordinator = Coordinator(
             CoordinatorSetup(
                 state=SharedCoordinatorState(self._plan, self._ledger),
                 journal=of_lead,
                 ranks=self._star,
                 search=Points(),
-                clock=of_lead,
+                clock=TermClock(self._clock, lead, self._ledger),
                 observers=[self],
                 jobs=of_lead.jobs,
                 expel=of_lead.expel,

@@ -49,3 +49,4 @@ def test_a_killed_training_continues_to_the_same_losses(tmp_path, showers):
     job.kill()
     launcher.run(2, [*with_epochs, "--restore"], tmp_path)
     assert losses(tmp_path, "cut") == losses(tmp_path, "whole")
+    launcher.check_continued(tmp_path / "checkpoints/cut")

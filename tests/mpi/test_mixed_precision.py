@@ -42,5 +42,6 @@ def test_a_resumed_training_ends_with_the_same_weights(tmp_path, digits, n_ranks
         last = max(place.glob("checkpoint-*"))
         scales.append(json.loads((last / "worker-1.json").read_text())["discrete"][-1])
     assert np.array_equal(*weights)
+    launcher.check_continued(tmp_path / "checkpoints/part")
     assert scales[0] == scales[1]
     assert scales[0][0] < 24

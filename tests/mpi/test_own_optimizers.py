@@ -36,6 +36,7 @@ def test_a_training_resumes_with_the_optimizer_of_keras_on_any_number_of_ranks(t
     assert "Taken from `compile`: Adamax(learning_rate=CosineDecay, clipnorm=1.0)" in said
     parts, _ = train("parts", (2, 2), (2, 4))
     assert np.array_equal(whole, parts)
+    launcher.check_continued(tmp_path / "checkpoints/parts")
     _, said = train("fewer", (2, 2), (1, 4))
     assert "CosineDecay counts steps, of which an epoch has " in said
     refused = launcher.run(3, [*command, "--checkpoint", "refused"], tmp_path, code=2)

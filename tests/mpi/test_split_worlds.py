@@ -29,48 +29,46 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def run(words: list[str], cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(words: list[str], cwd: Path, **variables: str) -> launcher.Outcome:
     command = [str(launcher.BIN / words[0]), *words[1:]]
     environ = {**launcher.environment(), **variables}
-    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=200, check=False)
+    return launcher.Outcome(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize(
     "program", [SEARCH, ["TrainingDriver", "--model", "mnist"], ["OptimizationDriver", "--nonsense"]]
 )
-def test_a_driver_in_a_step_of_srun_refuses_before_it_reads_its_options(folder, program):
-    done = run(program, folder, **STEP)
-    assert done.returncode == 2
-    assert done.stderr.count("Received: 4 processes (`SLURM_STEP_NUM_TASKS=4`), each in a world of 1 rank") == 1
-    assert "`srun --mpi=list`" in done.stderr
-    assert not done.stdout
+def test_a_driver_in_a_step_of_srun_refuses_before_it_reads_its_options(folder, program, preloaded):
+    done = preloaded.run(program, folder, code=2, **STEP)
+    assert done.err.count("Received: 4 processes (`SLURM_STEP_NUM_TASKS=4`), each in a world of 1 rank") == 1
+    assert "`srun --mpi=list`" in done.err
+    assert not done.out
     assert not (folder / "checkpoints").exists()
 
 
-def test_the_other_tasks_end_with_the_same_code_in_silence(folder):
-    done = run(SEARCH, folder, **{**STEP, "SLURM_PROCID": "3"})
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+def test_the_other_tasks_end_with_the_same_code_in_silence(folder, preloaded):
+    done = preloaded.run(SEARCH, folder, code=2, **{**STEP, "SLURM_PROCID": "3"})
+    assert (done.out, done.err) == ("", "")
     assert not (folder / "checkpoints").exists()
 
 
-def test_a_run_in_each_task_begins_if_it_is_meant(folder):
-    done = run(SEARCH, folder, **STEP, NNLO_OPT_SEPARATE_RUNS="1")
-    assert done.returncode == 0, done.stderr
-    assert "2 complete" in done.stdout
+def test_a_run_in_each_task_begins_if_it_is_meant(folder, preloaded):
+    done = preloaded.run(SEARCH, folder, **STEP, NNLO_OPT_SEPARATE_RUNS="1")
+    assert "2 complete" in done.out
 
 
-def test_a_batch_script_without_srun_is_one_process(folder):
-    done = run(SEARCH, folder, SLURM_JOB_ID="7", SLURM_NTASKS="4", SLURM_NPROCS="4", SLURM_PROCID="0")
-    assert done.returncode == 0, done.stderr
+def test_a_batch_script_without_srun_is_one_process(folder, preloaded):
+    preloaded.run(SEARCH, folder, SLURM_JOB_ID="7", SLURM_NTASKS="4", SLURM_NPROCS="4", SLURM_PROCID="0")
 
 
 @pytest.mark.proof
 @pytest.mark.mpi
 def test_the_launcher_ends_with_one_sentence_if_its_mpirun_is_of_another_mpi(folder):
     done = run(["nnlo-opt", "launch", "-n", "3", "--mpirun", str(folder / "mpirun"), "--", *SEARCH], folder)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.count("Received: 3 processes") == 1
-    assert "starting again" not in done.stderr
+    assert done.code == 2, done.err
+    assert done.err.count("Received: 3 processes") == 1
+    assert "starting again" not in done.err
     assert not [*folder.rglob("journal.jsonl")]
 
 
@@ -92,15 +90,14 @@ def test_optimize_within_a_script_of_a_search_is_not_taken_for_one_of_several_ru
     search = ["OptimizationDriver", "--command", f"{sys.executable} {folder}/script.py {folder}/{{x}}"]
     search += ["--search-space", "space.py", "--num-iterations", "2", "--hyper-opt", "random", "--checkpoint", "R"]
     done = run(["nnlo-opt", "launch", "-n", "3", "--", *search], folder, **STEP)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.code == 0, done.out + done.err
     assert {path.read_text() for path in folder.rglob("*.said")} == {"False\n"}
 
 
 @pytest.mark.parametrize(("number", "n_said"), [("0", 1), ("1", 0)])
-def test_doctor_is_started_once(folder, number, n_said):
-    done = run(["nnlo-opt", "doctor"], folder, **{**STEP, "SLURM_PROCID": number})
-    assert done.returncode == 2
-    assert done.stderr.count("`nnlo-opt doctor` must be started once") == n_said
+def test_doctor_is_started_once(folder, number, n_said, preloaded):
+    done = preloaded.run(["nnlo-opt", "doctor"], folder, code=2, **{**STEP, "SLURM_PROCID": number})
+    assert done.err.count("`nnlo-opt doctor` must be started once") == n_said
 
 
 HOROVOD = "import nnlo_opt.allreduce as hvd; hvd.init(); print(hvd.size())"
@@ -125,7 +122,7 @@ echo "There are not enough slots available in the system" >&2; exit 1
 def test_the_launcher_names_the_guards_of_the_version_that_started_no_rank(folder):
     (folder / "mpirun").write_text(FULL)
     done = run(["nnlo-opt", "launch", "-n", "3", "--mpirun", str(folder / "mpirun"), "--", *SEARCH], folder)
-    assert done.returncode == 1
-    assert done.stderr.count("By default Open MPI 4.1.4 starts no ranks as root, and no more ranks than slots") == 1
-    assert "OMPI_MCA_rmaps_base_oversubscribe=1" in done.stderr
-    assert "PRTE_MCA" not in done.stderr
+    assert done.code == 1
+    assert done.err.count("By default Open MPI 4.1.4 starts no ranks as root, and no more ranks than slots") == 1
+    assert "OMPI_MCA_rmaps_base_oversubscribe=1" in done.err
+    assert "PRTE_MCA" not in done.err

@@ -22,6 +22,7 @@ def train(folder: Path, digits: Path, n_ranks: int, name: str, *options: str) ->
     """The weights that a training on `n_ranks` ranks ends with."""
     command = ["TrainingDriver", "--model", "model.py", *launcher.data_of(digits), "--checkpoint", name, *options]
     launcher.run(n_ranks, command, folder)
+    launcher.check_continued(folder / "checkpoints" / name)
     newest = max((folder / "checkpoints" / name / "trials").iterdir())
     with np.load(newest / "fold0/weights.npz") as archive:
         return archive["weights"]
@@ -66,7 +67,15 @@ def test_averages_of_clipped_steps_are_the_same_in_memory_by_messages_and_at_a_m
 
 @pytest.mark.proof
 @pytest.mark.parametrize(
-    ("n_ranks", "options"), [(2, ["--mode", "allreduce"]), (3, ["--synchronous"]), (2, [])], ids=str
+    ("n_ranks", "options"),
+    [
+        (2, ["--mode", "allreduce"]),
+        (3, ["--synchronous"]),
+        (2, []),
+        (2, ["--mode", "easgd", "--sync-every", "2"]),
+        (2, ["--mode", "gem", "--exchange", "messages", "--no-overlap"]),
+    ],
+    ids=str,
 )
 def test_a_training_killed_within_an_average_ends_with_the_same_weights(folder, digits, n_ranks, options):
     options = [*AVERAGED, *options, "--epochs", "8"]

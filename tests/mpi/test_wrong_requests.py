@@ -173,14 +173,6 @@ LATE = {
 
 
 @pytest.fixture(scope="module")
-def light():
-    """Processes of one rank that have no framework before they import one."""
-    processes = launcher.Preloaded()
-    yield processes
-    processes.close()
-
-
-@pytest.fixture(scope="module")
 def with_keras():
     processes = launcher.Preloaded("keras")
     yield processes
@@ -207,9 +199,9 @@ def refused(run: Run, options: list[str], folder: Path, digits: Path) -> tuple[s
 
 
 @pytest.mark.parametrize("name", effort.some_of([*(BEFORE_A_FRAMEWORK | EARLY)]))
-def test_refused_before_anything_or_a_framework_is_imported(tmp_path, digits, light, name):
+def test_refused_before_anything_or_a_framework_is_imported(tmp_path, digits, preloaded, name):
     options, word = (EARLY | BEFORE_A_FRAMEWORK)[name]
-    said, outcome = refused(light.run, options, tmp_path, digits)
+    said, outcome = refused(preloaded.run, options, tmp_path, digits)
     assert word in said
     assert not outcome.modules & (HEAVY if name in EARLY else PACKAGES)
 

@@ -41,8 +41,11 @@ from nnlo_opt.core.trials import events as ev
 logger = logging.getLogger(__name__)
 
 
-#: cause of the loss of assignments with a job that left without a word, and whether that counts against their trials
-VANISHED = "its job has vanished", True
+#: why an assignment was lost, and whether that counts against its trial
+Cause = tuple[str, bool]
+#: with a job that left without a word, and with one that let go or left
+VANISHED: Cause = ("its job has vanished", True)
+LET_GO: Cause = ("its job let it go", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,9 @@ class Search(Protocol):
         """Return why a job that wants to join cannot work for this search; empty if it can."""
         return ""
 
-    def cause_of(self, job: int) -> tuple[str, bool]:
-        """Return why a job may have vanished, and whether that counts against its trials."""
-        return VANISHED
+    def cause_of(self, job: int, team: int) -> Cause | None:
+        """Return why a team of a job that is gone has lost what it worked on; None if nothing is known of it."""
+        return None
 
 
 @dataclass(slots=True)
@@ -187,7 +190,7 @@ class Lead:
             counts: True if the loss counts against its trials.
         """
         if job in self.roster.here:
-            self._expel(job, reason, counts, Expelled(reason=reason))
+            self._expel(job, (reason, counts), Expelled(reason=reason))
 
     def send(self, job: int, *orders: Ordered) -> None:
         """Send messages at once to ranks of a job that is present; what they depend on has been recorded."""
@@ -225,7 +228,7 @@ class Lead:
         while log.waiting and not (reports and isinstance(log.waiting[0], Follows | Left)):
             self._take(job, log, log.waiting.popleft(), reports)
         if log.watch.is_silent and not log.waiting and not reports and job in self.roster.here:
-            self._expel(job, *self._search.cause_of(job), Expelled())
+            self._expel(job, VANISHED, Expelled())
         return reports
 
     def _meet(self, job: int, line: Joined) -> None:
@@ -259,7 +262,7 @@ class Lead:
                 self._hear(job, log.term, line, reports)
             case Follows():
                 log.term = line.term
-                self._let_go(job, line.term)
+                self._note(*self._lost(job, LET_GO, line.term))
                 if line.term == self.term:
                     self.present.add(job)
                     numbers = self.roster.ranks(job).start, self.roster.teams(job).start
@@ -267,9 +270,9 @@ class Lead:
                 else:
                     self.present.discard(job)
             case Left():
-                self._let_go(job)
+                # MPI ends the whole job if a rank has died: the goodbye excuses no trial that kills its ranks.
                 self.present.discard(job)
-                self._note(ev.JobLeft(time_s=self.now_s, job=job))
+                self._note(*self._gone(job, LET_GO), ev.JobLeft(time_s=self.now_s, job=job))
 
     def _hear(self, job: int, term: int, line: Reported, reports: list[Report]) -> None:
         try:
@@ -280,22 +283,26 @@ class Lead:
         if not isinstance(message, AssignmentMessage) or self.roster.holds(job, term, message.assignment):
             reports.append(Report(job, line.rank, message))
 
-    def _let_go(self, job: int, before: int | None = None) -> None:
-        if lost := self._lost(job, "its job let it go", before):
-            self._note(*lost)
-
-    def _expel(self, job: int, reason: str, counts: bool, order: Expelled) -> None:
+    def _expel(self, job: int, cause: Cause, order: Expelled) -> None:
         why = order.reason or "it was silent for too long"
         left = ev.JobLeft(time_s=self.now_s, job=job, reason=why, expelled=True)
         self.present.discard(job)
-        self._note(*self._lost(job, reason, counts=counts), left)
+        self._note(*(self._lost(job, cause) if order.reason else self._gone(job, cause)), left)
         self._order(job, order)
 
     def _note(self, *events: ev.Event) -> None:
         """Record events, and tell the search."""
-        self.record(*events)
-        self._news += events
+        if events:
+            self.record(*events)
+            self._news += events
 
-    def _lost(self, job: int, reason: str, before: int | None = None, *, counts: bool = False) -> list[ev.Event]:
-        numbers = self.roster.of(job, before)
-        return [ev.AssignmentLost(time_s=self.now_s, assignment=n, reason=reason, counts=counts) for n in numbers]
+    def _gone(self, job: int, cause: Cause) -> list[ev.Event]:
+        """Return the losses of a job that is gone, because of `cause` where the search knows none."""
+        teams = {n: self.roster.held[n].team for n in self.roster.of(job)}
+        return [self._loss(n, self._search.cause_of(job, team) or cause) for n, team in teams.items()]
+
+    def _lost(self, job: int, cause: Cause, before: int | None = None) -> list[ev.Event]:
+        return [self._loss(n, cause) for n in self.roster.of(job, before)]
+
+    def _loss(self, assignment: int, cause: Cause) -> ev.Event:
+        return ev.AssignmentLost(time_s=self.now_s, assignment=assignment, reason=cause[0], counts=cause[1])

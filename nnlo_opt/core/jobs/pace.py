@@ -1,4 +1,8 @@
-"""When to look again at files of other jobs: often while messages come, else once a second."""
+"""When to look again at files of other jobs: ten times a second while messages come, else once a second.
+
+In between, a look comes after a twentieth of the time since the last message, so that the wait for the next message is
+prolonged by a fortieth on average.
+"""
 
 import math
 
@@ -6,8 +10,8 @@ from nnlo_opt.core.jobs.liveness import Timing
 
 #: seconds between two looks: while messages come, and else
 FAST_S, SLOW_S = 0.1, 1.0
-#: for so many seconds after a message others are expected
-LIVELY_S = 2.0
+#: pause in parts of the time since the last message
+PART = 1 / 20
 
 
 class Pace:
@@ -30,7 +34,7 @@ class Pace:
 
     def left_s(self, now_s: float) -> float:
         """Return the seconds until the next look; 0 if it is due."""
-        is_lively = self._looked_at_s - self._found_at_s <= LIVELY_S
-        left_s = self._looked_at_s + min(FAST_S if is_lively else SLOW_S, self._longest_s) - now_s
+        pause_s = min(max(FAST_S, PART * (self._looked_at_s - self._found_at_s)), SLOW_S, self._longest_s)
+        left_s = self._looked_at_s + pause_s - now_s
         # What is due within half a look is due now: several paces share the looks of one thread.
         return left_s if left_s > FAST_S / 2 else 0.0

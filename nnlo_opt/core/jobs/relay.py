@@ -138,6 +138,11 @@ class Relay(Workplace):
             rank, message = self._arrived.popleft()
             if isinstance(message, msg.TeamReformed):
                 self._reform(rank, message)
+            if isinstance(message, msg.FoldFailed) and self._is_to_end(message.assignment):
+                # A signal that ends this job may have killed a process of the user: another job will show whether the
+                # trial fails.
+                logger.warning("assignment %d failed while it was to end: %s", message.assignment, message.reason)
+                message = msg.FoldStopped(assignment=message.assignment)
             if not isinstance(message, msg.AssignmentMessage) or self._counts(message):
                 reports.append((rank, message))
         return reports
@@ -164,6 +169,10 @@ class Relay(Workplace):
         if work.told not in (kind, msg.StopFold):
             work.told = kind
             self._orders.append((work.rank, kind(assignment=number)))
+
+    def _is_to_end(self, number: int) -> bool:
+        """Return True if the master of an assignment was told to end it."""
+        return number in self._under_way and self._under_way[number].told is not None
 
     def _counts(self, message: msg.AssignmentMessage) -> bool:
         """Return True if a message of a master is to be reported; note if it ends the assignment."""

@@ -30,6 +30,7 @@ class Held:
     term: int
     trial: int
     fold: int
+    team: int
 
 
 class Roster:
@@ -84,7 +85,7 @@ class Roster:
                     self.expelled.add(event.job)
             case ev.FoldAssigned() if event.team < self.n_teams:
                 job = self._jobs[bisect_right(self._n_teams, event.team)]
-                self.held[event.assignment] = Held(job, self.term, event.trial, event.fold)
+                self.held[event.assignment] = Held(job, self.term, event.trial, event.fold, event.team)
             case _ if isinstance(event, ENDS):
                 self.held.pop(event.assignment, None)
 

@@ -42,8 +42,12 @@ _N_BEST = 4
 #: complete trials needed to report the best expected one
 _N_TOLD = 10
 #: noise matters if it exceeds this fraction of the standard deviation of all values, and the log likelihood of the
-#: values is higher by this than under the best process without noise
-_LEAST_NOISE, _EVIDENCE = 0.03, 2.0
+#: values is higher by this than under the best smooth process without noise
+_LEAST_NOISE, _EVIDENCE = 0.08, 2.0
+#: a rough process without noise, one of the exponential kernel, may be better by this fraction of that difference
+_ROUGH = 0.1
+#: the best expected trial may be observed at most so many standard deviations of the noise above the best one
+_RIVAL = 3.0
 #: largest `span` of values left uncompressed if there are categories, conditions or noise
 _WIDE = 8.0
 #: every so many suggestions, one leaves a category of the best trial
@@ -58,18 +62,23 @@ class _Targets:
 
     def __init__(self, history: History, measured: Sequence[Measured], start: int) -> None:
         self._history = history
-        self._rows, self._shares, values = (np.array(column) for column in zip(*measured, strict=True))
-        self._barred = np.array([history.states[row] is TrialState.FAILED for row in self._rows])
+        self.rows, self._shares, values = (np.array(column) for column in zip(*measured, strict=True))
+        self._barred = np.array([history.states[row] is TrialState.FAILED for row in self.rows])
         #: values without penalties, and their standard errors
-        self.regular = without_penalties(values, self._rows - start, ~self._barred)
-        self._stds = np.where(self.regular < values, np.nan, history.stds[self._rows])  # the penalty dominates them
+        self.regular = without_penalties(values, self.rows - start, ~self._barred)
+        self.is_penalty = self.regular < values
+        self._stds = np.where(self.is_penalty, np.nan, history.stds[self.rows])  # the penalty dominates them
+
+    def distances(self, *, is_warped: bool) -> np.ndarray:
+        """Return the distances above the best, compressed or in proportion, (n,) float64."""
+        return warp(self.regular) if is_warped else above_best(self.regular)
 
     def observed(self, n_rows: int, encoding: Encoding, *, is_warped: bool) -> Observations:
         """Return a representative subset of the values, a function of values and arguments only."""
-        targets = warp(self.regular) if is_warped else above_best(self.regular)
+        targets = self.distances(is_warped=is_warped)
         noise = relative_noise(self.regular, self._stds, is_warped=is_warped)
         some = representative(np.where(self._barred, np.inf, targets), n_rows)
-        columns = encoding.columns_of(self._history, self._rows[some])
+        columns = encoding.columns_of(self._history, self.rows[some])
         if encoding.has_shares:
             columns[:, -1] = self._shares[some]
         infeasible = tuple(np.flatnonzero(self._barred[some]).tolist())
@@ -147,32 +156,51 @@ class BayesianSearch(SeededSearch):
         """Return the row with the least expected value among `rows`; None unless values are noisy.
 
         The expectation is the posterior mean at the point, which also uses neighbouring values and the spread over
-        folds, so a value that is low by chance counts less.
+        folds, so a value that is low by chance counts less. Penalties are ignored: the step to them looks like noise.
 
         Args:
             history: as for `suggest`.
             rows: rows of complete trials.
         """
-        if len(rows) < _N_TOLD:
-            return None
-        encoding = self._encoding_of(history)
+        encoding, own = self._encoding_of(history), None
         try:
-            if not self._finds_noise(history, encoding):
+            while True:
+                if len(rows) < _N_TOLD:
+                    return None
+                fitted, every = self._fitted(history, own, encoding)
+                if not every.is_penalty.any():
+                    break
+                penalties = every.rows[every.is_penalty]
+                rows = np.setdiff1d(rows, penalties)
+                own = np.setdiff1d(np.arange(len(history.points)) if own is None else own, penalties)
+            if not self._is_noisy(fitted):
                 return None
-            posterior = self._of_measured(history, None, None, encoding)[0]
-            return int(rows[posterior.predict(encoding.columns_of(history, rows))[0][:, 0].argmin()])
+            seen = every.observed(MAX_SEEN, encoding, is_warped=fitted.is_warped)
+            means = Posterior(fitted.hyperparameters, seen).predict(encoding.columns_of(history, rows))[0][:, 0]
         except np.linalg.LinAlgError:
             return None
+        distances = every.distances(is_warped=fitted.is_warped)
+        noise_std = np.sqrt(fitted.hyperparameters.noise) * distances.std()
+        of_rows = distances[np.searchsorted(every.rows, rows, side="right") - 1]  # the last is of the full training
+        is_rival = of_rows - of_rows.min() <= _RIVAL * noise_std
+        return int(rows[np.where(is_rival, means, np.inf).argmin()])
 
-    def _finds_noise(self, history: History, encoding: Encoding) -> bool:
-        """Return True if noise explains the values better than a rough function without noise."""
-        fitted = self._fitted(history, None, encoding)[0]
+    def _is_noisy(self, fitted: _Fitted) -> bool:
+        """Return True if noise explains the values better than a function without noise, smooth or rough."""
         found, observed = fitted.hyperparameters, fitted.observed
         if np.sqrt(found.noise) < _LEAST_NOISE:
             return False
+        noisy = Posterior(found, observed).log_likelihood
         exact = replace(observed, relative_noise=1e-9 * observed.relative_noise)
-        without = Posterior(self._fit("values without noise", exact, fitted.assumed), exact)
-        return Posterior(found, observed).log_likelihood - without.log_likelihood > _EVIDENCE
+
+        def evidence(assumed: Assumptions) -> float:
+            without = self._fit(f"values without noise, {assumed.is_rough}", exact, assumed)
+            return noisy - Posterior(without, exact).log_likelihood
+
+        against_smooth = evidence(fitted.assumed)
+        if against_smooth <= _EVIDENCE:
+            return False
+        return evidence(replace(fitted.assumed, is_rough=True)) > -_ROUGH * against_smooth
 
     def _encoding_of(self, history: History) -> Encoding:
         return self._encodings[any(measured.share < 1.0 for measured in history.measured)]

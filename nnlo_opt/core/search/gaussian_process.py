@@ -1,4 +1,4 @@
-"""Gaussian process with a Matérn 5/2 kernel and one length scale per parameter.
+"""Gaussian process with a Matérn 5/2 or exponential kernel and one length scale per parameter.
 
 The kernel may have an additive part, the mean of one-parameter kernels with the same length scales (Duvenaud, Nickisch
 and Rasmussen, 2011, NeurIPS): what it learns about one parameter applies to all values of the others.
@@ -21,6 +21,8 @@ from nnlo_opt.core.base.records import Frozen
 
 #: derivatives of a value with respect to means and variances -> its derivatives with respect to columns
 Pullback = Callable[[np.ndarray, np.ndarray], np.ndarray]
+#: overwrites scaled distances with a kernel, a second array with its derivative by their squares, a third one as memory
+Kernel = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 #: `Posterior.along`
 Along = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, Pullback]]
 
@@ -53,6 +55,8 @@ class Hyperparameters(Frozen):
     noise: float
     #: share of the additive part in the variance, 0 to 1
     additive: float = 0.0
+    #: see `Assumptions`
+    is_rough: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,8 @@ class Assumptions:
     is_additive: bool = False
     #: normal prior of the logarithm of the variance of the noise, as (mean, standard deviation)
     log_noise: tuple[float, float] = _LOG_NOISE
+    #: True for an exponential kernel, whose functions are continuous, but full of kinks
+    is_rough: bool = False
 
 
 PLAIN = Assumptions()
@@ -103,7 +109,9 @@ def fit_hyperparameters(observations: Observations, assumed: Assumptions = PLAIN
     logs = min(found, key=lambda result: result.fun).x
     additive = float(expit(logs[n + 2])) if assumed.is_additive else 0.0
     scale, noise = np.exp(logs[n : n + 2]).tolist()
-    return Hyperparameters(lengths=np.exp(logs[:n]), scale=scale, noise=noise, additive=additive)
+    return Hyperparameters(
+        lengths=np.exp(logs[:n]), scale=scale, noise=noise, additive=additive, is_rough=assumed.is_rough
+    )
 
 
 class _Likelihood:
@@ -122,13 +130,13 @@ class _Likelihood:
         for column, group in zip(observations.columns.T, observations.groups, strict=True):
             self._squares[group] += (column[self._lower[0]] - column[self._lower[1]]) ** 2
         #: one-parameter kernels for the additive part
-        self._each = _Each(self._squares) if assumed.is_additive else None
+        self._each = _Each(self._squares, _kernel(assumed.is_rough)) if assumed.is_additive else None
 
     def loss(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
         """Return value and gradient at the logarithms of lengths, scale and noise, and the logit of the share."""
         n = self.n_parameters
         weights, (scale, noise) = np.exp(-2.0 * logs[:n]), np.exp(logs[n : n + 2]).tolist()
-        product, slope = _matern(np.sqrt(weights @ self._squares))
+        product, slope = _applied(_kernel(self._assumed.is_rough), np.sqrt(weights @ self._squares))
         correlation = product
         if self._each is not None:
             share = float(expit(logs[n + 2]))
@@ -174,7 +182,7 @@ class _Each:
     Categories and small integer ranges have few distinct distances, and a look-up costs a tenth of an exponential.
     """
 
-    def __init__(self, squares: np.ndarray) -> None:
+    def __init__(self, squares: np.ndarray, kernel: Kernel) -> None:
         #: for parameters with few distances: all distinct distances in one array, their squares and their parameters
         self._levels, self._squares_of_levels, self._parameters = np.empty(0), np.empty(0), np.empty(0, dtype=int)
         levels: list[np.ndarray] = []
@@ -186,7 +194,7 @@ class _Each:
                 numbers.append(number + sum(map(len, levels)))
                 levels.append(different)
                 few.append(parameter)
-        self._few = few
+        self._kernel, self._few = kernel, few
         self._many = [parameter for parameter in range(len(squares)) if parameter not in few]
         if few:
             self._squares_of_levels = np.concatenate(levels)
@@ -204,7 +212,7 @@ class _Each:
 
         The next call overwrites both.
         """
-        of_levels, slope = _matern(inverse_lengths[self._parameters] * self._levels)
+        of_levels, slope = _applied(self._kernel, inverse_lengths[self._parameters] * self._levels)
         slope *= self._squares_of_levels
         for parameter, numbers in zip(self._few, self._numbers, strict=True):
             np.take(of_levels, numbers, out=self._kernels[parameter], mode="clip")
@@ -212,7 +220,7 @@ class _Each:
         for parameter in self._many:
             kernel, bent = self._kernels[parameter], self._bent[parameter]
             np.multiply(inverse_lengths[parameter], self._distances[parameter], out=kernel)
-            _matern_within(kernel, bent, self._decay)
+            self._kernel(kernel, bent, self._decay)
             bent *= self._squares[parameter]
         return self._kernels, self._bent
 
@@ -222,16 +230,30 @@ def _mean(solved: np.ndarray) -> float:
     return float(solved[:, 0].sum() / (solved[:, 1].sum() + _MEAN_STD**-2))
 
 
-def _matern(distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return Matérn 5/2 of scaled distances, and its derivative with respect to their squares."""
-    kernel = distances.copy()
-    slope, decay = np.empty_like(kernel), np.empty_like(kernel)
-    _matern_within(kernel, slope, decay)
-    return kernel, slope
+def _kernel(is_rough: bool) -> Kernel:
+    return _exponential if is_rough else _matern
 
 
-def _matern_within(distances: np.ndarray, slope: np.ndarray, decay: np.ndarray) -> None:
-    """Like `_matern`, without allocating: `distances` becomes the kernel, and `decay` is overwritten."""
+def _applied(kernel: Kernel, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the kernel of scaled distances, and its derivative with respect to their squares."""
+    values = distances.copy()
+    slope = np.empty_like(values)
+    kernel(values, slope, np.empty_like(values))
+    return values, slope
+
+
+def _exponential(distances: np.ndarray, slope: np.ndarray, decay: np.ndarray) -> None:
+    """Exponential kernel (Matérn 1/2)."""
+    np.negative(distances, out=decay)
+    np.exp(decay, out=decay)
+    np.maximum(distances, 1e-10, out=slope)  # the slope is infinite at 0
+    np.divide(decay, slope, out=slope)
+    slope *= -0.5
+    distances[...] = decay
+
+
+def _matern(distances: np.ndarray, slope: np.ndarray, decay: np.ndarray) -> None:
+    """Matérn 5/2."""
     distances *= _SQRT5
     np.negative(distances, out=decay)
     np.exp(decay, out=decay)
@@ -259,6 +281,7 @@ class Posterior:
     def __init__(self, hyperparameters: Hyperparameters, observations: Observations, mean: float | None = None) -> None:
         values = observations.values
         self.hyperparameters = hyperparameters
+        self._kernel = _kernel(hyperparameters.is_rough)
         self._observations = observations
         self._values = values if values.ndim == 2 else values[:, None]
         #: divisor of each column, (width,)
@@ -320,10 +343,10 @@ class Posterior:
 
         def predicted(rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, Pullback]:
             away = (values / lengths)[:, None] - seen
-            correlation, slope = _matern(np.sqrt(squares[rows] + (away * away) @ ones))
+            correlation, slope = _applied(self._kernel, np.sqrt(squares[rows] + (away * away) @ ones))
             bent = away * slope[..., None]
             if share:
-                each, slope_each = _matern(np.abs(away))
+                each, slope_each = _applied(self._kernel, np.abs(away))
                 correlation = (1.0 - share) * correlation + (share / n) * (held_sum[rows] + each @ ones)
                 bent = (1.0 - share) * bent + (share / n) * (away * slope_each)
             half = scale * (correlation @ self._inverse_factor.T)
@@ -376,7 +399,7 @@ class Posterior:
         return Posterior(self.hyperparameters, extended, self._mean)
 
     def _covariance(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        correlation, share = _matern(_distances(one, other))[0], self.hyperparameters.additive
+        correlation, share = _applied(self._kernel, _distances(one, other))[0], self.hyperparameters.additive
         if share:
             n = len(self.hyperparameters.lengths)
             additive = self._sum_of_each(one, other, self._observations.groups, n)
@@ -398,9 +421,9 @@ class Posterior:
                     mine @ np.arange(1.0, mine.shape[1] + 1.0), return_index=True, return_inverse=True
                 )
                 if len(first) * _N_REPEATED <= len(mine):
-                    total += _matern(_distances(mine[first], others))[0][numbers]
+                    total += _applied(self._kernel, _distances(mine[first], others))[0][numbers]
                     continue
-            total += _matern(_distances(mine, others))[0]
+            total += _applied(self._kernel, _distances(mine, others))[0]
         return total
 
     def _positive(self, variance: np.ndarray) -> np.ndarray:

@@ -311,23 +311,20 @@ class TrainingOptions:
         """
         if not steps or "optimizer" in self.given:
             return self
+        of_worker = self.rule.steps_at_workers and self.worker_optimizer
         if "own" in steps:
-            of_worker = self.rule.steps_at_workers and self.worker_optimizer
-            ema = self.ema if "ema" in self.given or not self.keeps_average_of_own else steps.get("ema")
+            ema = self.ema if "ema" in self.given or not self.rule.keeps_average else steps.get("ema")
             return self if of_worker else replace(self, own_optimizer=steps["own"], ema=ema)
         rate = self.learning_rate if "learning_rate" in self.given else steps["learning_rate"]
         parameters = {**steps["optimizer_params"], **self.optimizer_params}
         beside: dict[str, Any] = {}
-        if not (self.rule.steps_at_workers and self.worker_optimizer) and self.steps_by(own=False):
-            free = (name for name in BESIDE if self.given.isdisjoint(alternatives(name)))
+        if not of_worker:
+            # A rule that steps by itself takes the average alone.
+            others = BESIDE if self.steps_by(own=False) else ("ema",)
+            free = (name for name in others if self.given.isdisjoint(alternatives(name)))
             beside = {name: steps.get(name) for name in free if name != "ema" or self.rule.keeps_average}
         beside["own_optimizer"] = ""
         return replace(self, optimizer=steps["optimizer"], learning_rate=rate, optimizer_params=parameters, **beside)
-
-    @property
-    def keeps_average_of_own(self) -> bool:
-        """True if the average of weights is kept for an optimizer that the model's framework runs."""
-        return self.rule.keeps_average and self.rule.averages_every_batch
 
     @property
     def rate_of_own(self) -> float | None:
@@ -353,8 +350,6 @@ class TrainingOptions:
                 f"`{spelled('optimizer')}`."
             )
         others = dict.fromkeys(_OF_TWINS, f"is for {', '.join(OPTIMIZERS)}")
-        if not self.keeps_average_of_own:
-            others["ema"] = f"needs `{spelled('mode', 'allreduce')}` here"
         if schedule:
             others |= dict.fromkeys(("lr_schedule", "warmup_epochs"), f"and {schedule} exclude each other")
         defaults = TrainingOptions()

@@ -116,6 +116,14 @@ def take_over(run_directory: Path, order: _Order, find: Callable[[SafePath], _T 
     return None
 
 
+def forget_others(run_directory: Path, trial: Trial, fold: int) -> None:
+    """Remove what all attempts at an ended fold have left but the one that counts, also those of a lost journal."""
+    folder, counts = fold_directory(run_directory, trial.number, fold), result_directory(run_directory, trial, fold)
+    for attempt in (*folder.glob("attempt-*"), folder):
+        if attempt != counts:
+            forget(attempt)
+
+
 def forget(attempt: SafePath) -> None:
     """Remove what an attempt has left that does not count, if possible."""
     remove_all(attempt)

@@ -6,6 +6,7 @@ from pathlib import Path
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.run_directory import INTERRUPTED_NAME
+from nnlo_opt.core.trials.sharing import was_left
 
 
 class RunState(StrEnum):
@@ -15,7 +16,7 @@ class RunState(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
-    #: the last start recorded that it ended before the search was complete: preempted, or by Ctrl-C
+    #: the last start recorded that it ended before the search was complete: preempted, or by Ctrl-C; or all jobs left
     INTERRUPTED = "interrupted"
     #: no process is running, and the journal does not tell why
     DEAD = "dead"
@@ -44,6 +45,6 @@ def state_after(run: Path, reason: str, *, complete: bool, at_work: bool) -> Run
     """Like `state_of` for a run that has begun, given the reason why its last start ended (empty if none)."""
     if complete:
         return RunState.FINISHED
-    if reason or (not at_work and (SafePath(run) / INTERRUPTED_NAME).exists()):
+    if reason or (not at_work and ((SafePath(run) / INTERRUPTED_NAME).exists() or was_left(run))):
         return RunState.INTERRUPTED
     return RunState.RUNNING if at_work else RunState.DEAD

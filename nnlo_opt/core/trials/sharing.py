@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.base.safe_path import SafePath
-from nnlo_opt.core.trials.owner import STALE_S, beats
+from nnlo_opt.core.trials.owner import STALE_S, beats, touched_ns
 
 #: folder in a run directory; only runs that jobs share have it
 FOLDER = "jobs"
@@ -19,7 +19,17 @@ LAST_WORDS = b'"line":"Left"}\n'
 
 def may_be_shared_now(run: Path) -> bool:
     """Return True if a job may be alive: its log has grown within `STALE_S` seconds, and it has not left."""
-    return any(beats(log) and not _has_left(log) for log in (SafePath(run) / FOLDER).glob("job-*.log"))
+    return any(beats(log) and not _has_left(log) for log in _logs(run))
+
+
+def was_left(run: Path) -> bool:
+    """Return True if jobs have shared the run, and the last one to write has left."""
+    last = max(_logs(run), key=lambda log: touched_ns(log) or 0, default=None)
+    return last is not None and _has_left(last)
+
+
+def _logs(run: Path) -> list[SafePath]:
+    return (SafePath(run) / FOLDER).glob("job-*.log")
 
 
 def _has_left(log: SafePath) -> bool:

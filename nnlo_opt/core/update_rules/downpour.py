@@ -29,6 +29,7 @@ from nnlo_opt.core.update_rules.layers import Layer
 from nnlo_opt.core.update_rules.optimizers import Optimizer, make_optimizer
 from nnlo_opt.core.update_rules.rule import (
     Answer,
+    AveragingMaster,
     GroupHalf,
     MasterHalf,
     RuleOptions,
@@ -159,22 +160,25 @@ class SummingWorker(WorkerHalf):
             super().load_state(state)
 
 
-class FollowingMaster(MasterHalf):
+class FollowingMaster(AveragingMaster):
     """The master's half of a lone worker that takes the steps: the central weights are its weights."""
 
     answers = Answer.NOTHING
 
     def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
         np.copyto(central, update)
+        self._average(central)
 
     def exchange_block(
         self, central: FloatVector, update: FloatVector, answer: FloatVector, weight: float, block: slice
     ) -> None:
         if update is not central:
             central[block] = update[block]
+        self._average(central, block)
 
     def apply_round(self, central: FloatVector, updates: Sequence[tuple[int, FloatVector]]) -> None:
         np.copyto(central, updates[0][1])
+        self._average(central)
 
 
 class LoneWorker(SteppingWorker):
@@ -219,7 +223,7 @@ class Downpour(UpdateRule):
 
     def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> MasterHalf:
         if options.own_optimizer:
-            return FollowingMaster()
+            return FollowingMaster(n_weights, options.ema)
         return DownpourMaster(self.optimizer(options, n_weights), options)
 
     def worker_half(self, options: RuleOptions, n_weights: int) -> WorkerHalf:

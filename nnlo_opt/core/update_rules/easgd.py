@@ -46,8 +46,8 @@ from nnlo_opt.core.update_rules.optimizers import (
 )
 from nnlo_opt.core.update_rules.rule import (
     Answer,
+    AveragingMaster,
     GroupHalf,
-    MasterHalf,
     RuleOption,
     RuleOptions,
     SteppingWorker,
@@ -144,24 +144,28 @@ class ElasticMomentum(SGD):
         return out
 
 
-class EasgdMaster(MasterHalf):
+class EasgdMaster(AveragingMaster):
     """The master's half: the elastic force moves the central weights, and with opposite sign the worker's."""
 
     answers = Answer.DIFFERENCE
 
-    def __init__(self, alpha: float) -> None:
+    def __init__(self, alpha: float, n_weights: int = 0, ema: float | None = None) -> None:
+        super().__init__(n_weights, ema)
         self._alpha = alpha
 
     def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
         exchange(central, update, self._alpha, out=update)
+        self._average(central)
 
     def exchange_block(
         self, central: FloatVector, update: FloatVector, answer: FloatVector, weight: float, block: slice
     ) -> None:
         exchange(central[block], update[block], self._alpha, out=answer[block])
+        self._average(central, block)
 
     def apply_round(self, central: FloatVector, updates: Sequence[tuple[int, FloatVector]]) -> None:
         exchange_round(central, [vector for _, vector in updates], self._alpha)
+        self._average(central)
 
 
 class EasgdWorker(SteppingWorker):
@@ -230,10 +234,10 @@ class Easgd(UpdateRule):
             help="Nesterov momentum of the workers' local steps (EAMSGD)"),
     )
     # fmt: on
-    steps_at_workers = True
+    steps_at_workers = keeps_average = True
 
     def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> EasgdMaster:
-        return EasgdMaster(moving_rate(options.of_rules["elastic_force"], n_workers))
+        return EasgdMaster(moving_rate(options.of_rules["elastic_force"], n_workers), n_weights, options.ema)
 
     def worker_half(self, options: RuleOptions, n_weights: int) -> EasgdWorker:
         return EasgdWorker(n_weights, self.stepping(options, n_weights))

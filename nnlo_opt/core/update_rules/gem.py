@@ -33,7 +33,7 @@ from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.update_rules.downpour import DownpourGroup, gradient_worker
 from nnlo_opt.core.update_rules.optimizers import check_fraction, check_positive, check_state
-from nnlo_opt.core.update_rules.rule import Answer, MasterHalf, RuleOption, RuleOptions, UpdateRule, WorkerHalf
+from nnlo_opt.core.update_rules.rule import Answer, AveragingMaster, RuleOption, RuleOptions, UpdateRule, WorkerHalf
 from nnlo_opt.core.update_rules.vectors import FLUSH_EVERY, TINY, FloatVector, blocks, scratch_for
 
 #: upper end of the clip in (2)
@@ -121,12 +121,13 @@ class Gem:
             np.copyto(own[name], state[name])
 
 
-class GemMaster(MasterHalf):
+class GemMaster(AveragingMaster):
     """The master's half: adds the updates, which the workers have already scaled."""
 
     def apply(self, central: FloatVector, update: FloatVector, weight: float) -> None:
         with np.errstate(all="ignore"):
             central += update
+        self._average(central)
 
 
 class GemWorker(WorkerHalf):
@@ -194,9 +195,10 @@ class GradientEnergyMatching(UpdateRule):
     # fmt: on
     takes_optimizer = False
     may_be_synchronous = False
+    keeps_average = True
 
     def master_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> GemMaster:
-        return GemMaster()
+        return GemMaster(n_weights, options.ema)
 
     def worker_half(self, options: RuleOptions, n_weights: int) -> GemWorker:
         gem = Gem(n_weights, *(options.of_rules[option.name] for option in self.options))

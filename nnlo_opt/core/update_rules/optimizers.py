@@ -516,6 +516,22 @@ class Adadelta(Optimizer):
         weights -= step
 
 
+class Averaging(Optimizer):
+    """Takes no steps: keeps the average of weights that an update rule moves without an optimizer."""
+
+    name = "averaging"
+    default_learning_rate = 1.0
+    parameters: ClassVar = {}
+    averages: ClassVar = {}
+
+    def __init__(self, n_weights: int, ema: float) -> None:
+        super().__init__(n_weights, self.default_learning_rate, {})
+        self.beside(ema=ema)
+
+    def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
+        pass
+
+
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     kind.name: kind for kind in (SGD, Adam, AdamW, Nadam, RMSprop, Adagrad, Adadelta, Lion)
 }

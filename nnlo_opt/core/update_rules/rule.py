@@ -20,7 +20,7 @@ from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.update_rules.clipping import Clipping
 from nnlo_opt.core.update_rules.layers import Layer, layers_within, whole_layers
-from nnlo_opt.core.update_rules.optimizers import BaseOptimizer, Optimizer, make_optimizer
+from nnlo_opt.core.update_rules.optimizers import Averaging, BaseOptimizer, Optimizer, make_optimizer
 from nnlo_opt.core.update_rules.vectors import FloatVector, block_size, blocks
 
 
@@ -211,7 +211,7 @@ class MasterHalf(Half, ABC):
 
     @property
     def average(self) -> FloatVector | None:
-        """Average of the central weights over the steps, for `--ema`; None if none is kept."""
+        """Average of the central weights over the updates, for `--ema`; None if none is kept."""
         return None if self._optimizer is None else self._optimizer.average
 
     @property
@@ -270,6 +270,43 @@ class MasterHalf(Half, ABC):
         Each `update` may be overwritten with the worker's answer.
         """
         raise ProtocolError(f"{type(self).__name__} has no synchronous rounds.")
+
+
+class AveragingMaster(MasterHalf):
+    """Master's half that moves the weights without an optimizer; subclasses call `_average` after each update."""
+
+    _optimizer: Averaging | None = None
+
+    def __init__(self, n_weights: int = 0, ema: float | None = None) -> None:
+        """Keep the average of `n_weights` weights with the momentum `ema`; None for no average."""
+        if ema is not None:
+            self._optimizer = Averaging(n_weights, ema)
+
+    def exchange_block(
+        self, central: FloatVector, update: FloatVector, answer: FloatVector, weight: float, block: slice
+    ) -> None:
+        super().exchange_block(central, update, answer, weight, block)
+        self._average(central, block)
+
+    @contextmanager
+    def _within(self, block: slice) -> Iterator[None]:
+        # Here `apply` does not see all weights: `exchange_block` moves the average.
+        optimizer, self._optimizer = self._optimizer, None
+        try:
+            with super()._within(block):
+                yield
+        finally:
+            self._optimizer = optimizer
+
+    def _average(self, central: FloatVector, block: slice | None = None) -> None:
+        """Move the average towards all weights, or towards a block of them, in shared memory."""
+        if self._optimizer is None:
+            return
+        if block is None:
+            self._optimizer.apply(central, central)
+            return
+        with np.errstate(all="ignore"):
+            self._optimizer.apply_block(central, central, block)
 
 
 class PartedStep(Protocol):

@@ -52,6 +52,12 @@ class Compiled:
     #: other arguments that have no effect here, each with what comes closest
     unused: tuple[str, ...] = ()
 
+    @property
+    def ema(self) -> float | None:
+        """Momentum of the average of the weights; None for no average."""
+        ema: float | None = self.own.ema if self.own is not None else self.steps.get("ema")
+        return ema
+
     def brings(self, training: TrainingOptions) -> Mapping[str, Any]:
         """Return the training options that the model brings, for `TrainingOptions.with_steps`."""
         own = self.own
@@ -102,8 +108,8 @@ def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm], 
     if compiled.optimizer:
         maker = training.steps_by(own=False)
         of_worker = training.rule.steps_at_workers and training.worker_optimizer
-        if other := choices.option("worker_optimizer" if of_worker else "optimizer"):
-            replaced.append(f"{other} for {compiled.optimizer}")
+        if chosen := choices.option("worker_optimizer" if of_worker else "optimizer"):
+            replaced.append(f"{chosen} for {compiled.optimizer}")
         elif training.own_optimizer:
             taken.append(training.own_optimizer)
             unused += compiled.unused_own
@@ -114,9 +120,6 @@ def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm], 
             clips = "clip" in training.own_optimizer
             if clips and (other := next(filter(None, map(choices.option, CLIPPINGS)), "")):
                 replaced.append(f"{other} for the clipping of {compiled.optimizer}")
-            if compiled.own and compiled.own.ema is not None and not training.keeps_average_of_own:
-                kept = f"`{spelled('mode', 'allreduce')}` keeps one beside it"
-                unused.append(f"the average of the weights of {compiled.optimizer} ({kept})")
         elif not maker:
             unused.append(f"{compiled.optimizer} (the steps are those of {training.rule.name})")
         elif not compiled.steps:
@@ -129,11 +132,16 @@ def outcome_of(compiled: Compiled, choices: Choices, terms: Sequence[LossTerm], 
             if rate := choices.option("learning_rate"):
                 replaced.append(f"{rate} for the learning rate of {compiled.optimizer}")
             for option, what in _BESIDE.items():
-                is_said = option in {**compiled.steps, **compiled.steps["optimizer_params"]}
+                is_said = option in {**compiled.steps, **compiled.steps["optimizer_params"]} and option != "ema"
                 if is_said and (other := next(filter(None, map(choices.option, alternatives(option))), "")):
                     replaced.append(f"{other} for the {what} of {compiled.optimizer}")
-            if "ema" in compiled.steps and not training.rule.keeps_average:
-                unused.append(f"the average of the weights of {compiled.optimizer} ({training.mode} keeps none)")
+        if compiled.ema is not None and not chosen:
+            if other := choices.option("ema"):
+                replaced.append(f"{other} for the {_BESIDE['ema']} of {compiled.optimizer}")
+            elif not training.rule.keeps_average:
+                unused.append(f"the {_BESIDE['ema']} of {compiled.optimizer} ({training.mode} keeps none)")
+            elif not maker:
+                taken.append(f"{_BESIDE['ema']} (ema={training.ema!r})")
     if compiled.loss is not None:
         own = "`get_loss`" if "get_loss" in choices.functions else ""
         if other := choices.option("loss") or own:

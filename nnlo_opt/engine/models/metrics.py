@@ -83,12 +83,17 @@ def asked_metrics(
             name, metric, is_plain = make(one)
             term = terms[number]
             kind = _ACCURACIES.get(fold(name)) if is_plain else None
-            if kind is not None and (kind == term.accuracy or (kind == "" and term.accuracy)):
+            is_acc = kind is not None and (kind == term.accuracy or (kind == "" and bool(term.accuracy)))
+            if is_acc and not is_weighted:
                 counted.append(name)
-            elif kind == "":
+            elif kind == "" and not is_acc:
                 unfit.append(name)
             else:
-                whole = canonical_metric((own or name) if len(terms) == 1 else f"{term.output}_{name}")
+                metric = make(f"{term.accuracy}_accuracy")[1] if metric is None else metric
+                of_output = "" if len(terms) == 1 else f"{term.output}_"
+                whole = of_output + canonical_metric((own or name) if not of_output else name)
+                if is_acc or (is_weighted and whole in taken):
+                    whole = f"{of_output}weighted_{'acc' if is_acc else name}"
                 if whole in reserved:
                     raise ConfigurationError(
                         f"A metric must have a name that no loss or accuracy has. Received: {whole}. Choose another, "

@@ -186,7 +186,7 @@ class RankTimeline(Timeline):
         facts |= {"zero_unix_s": self._zero_unix_s, "n_events": len(events), "n_dropped": n_dropped}
         pid = self._number
         lines = [
-            _metadata("process_name", pid, 0, {"name": self._label + f", {self._job}" * bool(self._job)}),
+            _metadata("process_name", pid, 0, {"name": f"{self._job}: " * bool(self._job) + self._label}),
             _metadata("process_sort_index", pid, 0, {"sort_index": pid}),
             *(_metadata("thread_name", pid, tid, {"name": name}) for tid, name in enumerate(names)),
             *(_complete(event, pid) for event in events),

@@ -3,6 +3,7 @@
 import importlib.util
 import pickle
 import re
+import time
 import traceback
 
 import numpy as np
@@ -293,7 +294,11 @@ def test_objectives_are_taken_in_the_words_of_others(objective):
 
 @pytest.mark.parametrize("limit", ["timeout", "walltime"])
 def test_a_search_with_a_limit_of_time_alone_has_any_number_of_trials(limit, tmp_path, recwarn):
-    result = nnlo_opt.optimize(square, SPACE, hyper_opt="random", checkpoint=tmp_path / "run", **{limit: 1.0})
+    def slow(x):
+        time.sleep(0.05)
+        return square(x)
+
+    result = nnlo_opt.optimize(slow, SPACE, hyper_opt="random", checkpoint=tmp_path / "run", **{limit: 1.0})
     assert len(result) > 0
     assert not recwarn
     assert load_run(tmp_path / "run").ledger.settings.plan.num_iterations == 0

@@ -8,7 +8,6 @@ import pytest
 import nnlo_opt
 from nnlo_opt.core.trials.journal import read_events
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME
-from tests.helpers.launcher import environment, python
 from tests.helpers.refusals import check_refused
 from tests.helpers.stories import write_journal
 
@@ -62,16 +61,22 @@ runpy.run_path("mine.py", run_name="__main__")
 """
 
 
-def started(folder, text=SCRIPT, limit=3):
-    """Run a script in a process of its own; return what it has printed."""
-    (folder / "mine.py").write_text(text)
-    return python(START, cwd=folder, env=environment() | {"LIMIT": str(limit)})
+@pytest.fixture
+def started(preloaded, tmp_path):
+    """Runs a script in a process of its own."""
+
+    def run(text=SCRIPT, limit=3, code=0):
+        (tmp_path / "mine.py").write_text(text)
+        (tmp_path / "start.py").write_text(START)
+        return preloaded.run(["python", "start.py"], tmp_path, code=code, LIMIT=str(limit))
+
+    return run
 
 
-def test_a_run_is_resumed_though_time_process_and_counters_differ_and_says_it(tmp_path):
-    lines = started(tmp_path).expect(0).out.splitlines()
+def test_a_run_is_resumed_though_time_process_and_counters_differ_and_says_it(started):
+    lines = started().out.splitlines()
     assert lines == ["function 2", "lambda 2", "closure 2"]
-    lines = started(tmp_path).expect(0).out.splitlines()
+    lines = started().out.splitlines()
     assert lines[:3] == ["function 4", "lambda 4", "closure 4"]
     assert len(lines) == 6
     assert all(line.startswith("SearchWarning") for line in lines[3:])
@@ -80,26 +85,26 @@ def test_a_run_is_resumed_though_time_process_and_counters_differ_and_says_it(tm
         assert (name in lines[4]) == ("t0" in name), lines[4]
     for name in ("calls", "history", "best", "`n`", "LIMIT", "run-"):
         assert not [line for line in lines[3:] if name in line], name
-    lines = started(tmp_path, limit=4).expect(0).out.splitlines()
+    lines = started(limit=4).out.splitlines()
     assert "`LIMIT` was 3 and is 4" in lines[3]
     assert "`most` was 3 and is 4" in lines[5]
-    lines = started(tmp_path, limit=4).expect(0).out.splitlines()
+    lines = started(limit=4).out.splitlines()
     assert "LIMIT" not in "".join(lines), "only what has changed since the last start is said"
 
 
-def test_another_objective_is_refused_and_the_way_on_is_named(tmp_path):
-    started(tmp_path).expect(0)
+def test_another_objective_is_refused_and_the_way_on_is_named(started):
+    started()
     for old, new, words in (
         ("x * LIMIT", "x / LIMIT", "the function `scaled`, which `score` calls, has changed"),
         ("scaled(x) +", "1 + scaled(x) +", "the function `score` has changed"),
     ):
         assert SCRIPT.count(old) == 1
-        err = started(tmp_path, SCRIPT.replace(old, new)).expect(1).err.splitlines()[-1]
+        err = started(SCRIPT.replace(old, new), code=1).err.splitlines()[-1]
         assert words in err
         assert 'learns from the trials of this one by `warm_start="checkpoints/function"`' in err
     more = '{"checkpoint": name + "-2", "warm_start": f"checkpoints/{name}"'
     text = SCRIPT.replace("x * LIMIT", "x / LIMIT").replace('{"checkpoint": name', more)
-    started(tmp_path, text).expect(0)
+    started(text)
 
 
 LIMIT = 3

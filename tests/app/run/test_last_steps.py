@@ -37,6 +37,7 @@ def test_what_attempts_have_left_that_do_not_count_is_removed(tmp_path):
     story.lose(3.0, story.assign(2.0, trial))
     story.finish(5.0, story.assign(4.0, trial))
     folders = [attempt_directory(tmp_path, 0, 0, assignment.identity) for assignment in story.ledger.assignments]
+    folders.append(attempt_directory(tmp_path, 0, 0, (1, 7)))  # an order of a coordinator that was overtaken
     for folder in folders:
         make_directory(folder / "checkpoint-1")
         (folder / "weights.npz").write_bytes(b"")

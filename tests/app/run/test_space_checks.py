@@ -64,7 +64,7 @@ OF_EVERY_OPTION = Space(
         Real(0.1, 1.0, name="train.clip_norm", condition=When("train.mode", "easgd")),
         Real(0.1, 1.0, name="train.global_clip_norm", condition=When("train.mode", "allreduce")),
         Real(0.1, 1.0, name="train.clip_value", condition=When("train.mode", "gem")),
-        Real(0.9, 0.99, name="train.ema", condition=When("train.mode", "allreduce", "downpour")),
+        Real(0.9, 0.99, name="train.ema"),
         Real(0, 1, step=0.5, name="train.warmup_epochs"),
         Categorical(["constant", "linear", "cosine", "exponential:0.9", "step:2:0.5"], name="train.lr_schedule"),
         Categorical([True, False], name="train.synchronous", condition=When("train.mode", "easgd")),

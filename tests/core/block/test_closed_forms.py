@@ -1,6 +1,7 @@
 """What a team of linear models computes, against serial training."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,6 +95,25 @@ def test_the_average_of_the_weights_is_evaluated_and_kept_and_the_weights_are_tr
     np.testing.assert_allclose(central_of(team), averages[-1], rtol=1e-5, atol=1e-6)
     for epoch, validated in enumerate(team.delivered(msg.Validate), 1):
         np.testing.assert_allclose(validated.payload[:N_WEIGHTS], averages[7 * epoch - 1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("exchange")
+@pytest.mark.parametrize(
+    ("mode", "n_workers", "synchronous"), [("easgd", 1, False), ("easgd", 3, True), ("gem", 1, False)]
+)
+def test_central_weights_without_an_optimizer_are_averaged_over_their_updates(tmp_path, mode, n_workers, synchronous):
+    """A batch is all that a worker has, so that an epoch is one update."""
+    options = options_of(mode=mode, synchronous=synchronous, batch=N_TRAIN, epochs=6)
+    plain = trained(tmp_path / "plain", options, n_workers)
+    first, *others = [validated.payload[:N_WEIGHTS].copy() for validated in plain.delivered(msg.Validate, dest=1)]
+    averages = [first]
+    for weights in others:
+        averages.append(0.8 * averages[-1] + 0.2 * weights)
+    team = trained(tmp_path / "averaged", replace(options, ema=0.8), n_workers)
+    validated = [validated.payload[:N_WEIGHTS] for validated in team.delivered(msg.Validate, dest=1)]
+    np.testing.assert_allclose(validated, averages[: len(validated)], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(central_of(team), averages[-1], rtol=1e-5, atol=1e-6)
+    assert np.abs(central_of(team) - central_of(plain)).max() > 1e-2
 
 
 def test_the_best_average_is_kept(tmp_path):

@@ -111,6 +111,8 @@ CASES = [
     pytest.param(2, {"ema": 0.9, "early_stopping": "val_loss,<,2"}, id="two, average, best weights kept"),
     pytest.param(1, {"synchronous": False, "ema": 0.9, "optimizer": "adamw"}, id="one asynchronous worker, average"),
     pytest.param(1, {"synchronous": False, "mode": "allreduce", "ema": 0.9}, id="allreduce of one, average"),
+    pytest.param(2, {"mode": "easgd", "sync_every": 2, "ema": 0.9}, id="two, elastic, average"),
+    pytest.param(1, {"synchronous": False, "mode": "gem", "ema": 0.9}, id="one worker, gem, average"),
     pytest.param(3, {"optimizer": "nadam", "global_clip_norm": 0.5, "weight_decay": 0.1}, id="three, decay, clipped"),
 ]
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.helpers import effort
 from tests.helpers.many_jobs import Fate, Plan, World, any_plan, each_strike
 
 THREE = Plan((Fate(), Fate(starts_s=1), Fate(starts_s=4)))
@@ -41,7 +42,7 @@ def run_all(plans):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_strike_at_any_operation_breaks_nothing(name):
-    run_all(each_strike(PLANS[name], every=8))
+    run_all(each_strike(PLANS[name], every=16))
 
 
 @pytest.mark.proof
@@ -59,9 +60,10 @@ def test_many_jobs_struck_at_random_finish_the_search():
     run_all(map(any_plan, range(1000, 60_000)))
 
 
+@pytest.mark.parametrize("seed", effort.some_of([0, 12]))
 @pytest.mark.parametrize("name", PLANS)
-def test_the_coordinator_of_a_search_loses_nothing_at_a_strike(name):
-    run_all(each_strike(replace(PLANS[name], is_whole=True), every=12))
+def test_the_coordinator_of_a_search_loses_nothing_at_a_strike(name, seed):
+    run_all(each_strike(replace(PLANS[name], is_whole=True, seed=seed), every=24))
 
 
 def test_the_coordinator_of_a_search_loses_nothing_whatever_strikes():

@@ -20,20 +20,20 @@ from tests.core.jobs.test_jobs_model import PLANS
 from tests.helpers.many_jobs import World, any_plan, each_strike
 from tests.helpers.shared_disk import Violation
 
-#: rule -> what takes it away, and what the model finds then
+#: rule -> what takes it away, what the model finds then, and the seed of a plan in which it does
 RULES = {}
 
 
-def rule(found):
-    """Register a function that takes away the rule that is its name; `found`: what the model says then."""
+def rule(found, seed=0):
+    """Register what takes away the rule that is its name; the model finds this then, in the plan of a seed."""
 
     def register(wrong):
-        RULES[wrong.__name__] = wrong, found
+        RULES[wrong.__name__] = wrong, found, seed
 
     return register
 
 
-@rule("the search goes on for ever")
+@rule("the search goes on for ever", seed=9)
 def a_coordinator_looks_for_later_terms(patch):
     def look(self):
         before = self._terms.greatest
@@ -44,7 +44,7 @@ def a_coordinator_looks_for_later_terms(patch):
     patch.setattr(Job, "_look", look)
 
 
-@rule("two writers of term")
+@rule("two writers of term", seed=1)
 def a_name_that_cannot_be_seen_may_be_taken(patch):
     def take(self, job):
         self.greatest += 1
@@ -68,12 +68,12 @@ def a_successor_writes_to_its_own_file(patch):
     patch.setattr(Lead, "begin", begin)
 
 
-@rule("lines of the journal before term . are lost")
+@rule("lines of the journal before term . are lost", seed=50)
 def a_successor_waits_for_the_last_lines(patch):
     patch.setattr(Candidate, "_has_last_lines", lambda self, copy, waited_s: True)
 
 
-@rule("lines of the journal before term . are lost")
+@rule("lines of the journal before term . are lost", seed=576)
 def a_successor_closes_terms_that_have_not_begun(patch):
     def look(self):
         while self._before and self._files.read(begun_name(self._before)) != BEGUN:
@@ -83,7 +83,7 @@ def a_successor_closes_terms_that_have_not_begun(patch):
     patch.setattr(Candidate, "_close_others", look)
 
 
-@rule("lines of the journal before term . are lost")
+@rule("lines of the journal before term . are lost", seed=3)
 def a_successor_copies_the_journal_of_the_last_term(patch):
     original = succession._journal
     patch.setattr(succession, "_journal", lambda files, term: original(files, 0))
@@ -106,7 +106,7 @@ def orders_carry_the_term(patch):
     patch.setattr(job_module, "LogReader", lambda f, n, k: (OfAnyTerm if "orders" in n else LogReader)(f, n, k))
 
 
-@rule("another one")
+@rule("another one", seed=151)
 def reports_count_by_job_and_term(patch):
     patch.setattr(Roster, "holds", lambda self, job, term, assignment: assignment in self.held)
 
@@ -121,7 +121,7 @@ def reports_count_until_they_are_in_the_journal(patch):
     patch.setattr(lead_module, "LogReader", FromNowOn)
 
 
-@rule("the search goes on for ever")
+@rule("the search goes on for ever", seed=14)
 def a_job_is_alive_by_its_log_whatever_the_clocks_say(patch):
     class Dated(LogReader):
         unix_s = None
@@ -154,7 +154,7 @@ def a_fold_is_assigned_again_once_its_job_has_let_go(patch):
     patch.setattr(Lead, "begin", begin)
 
 
-@rule("a team got a fold while it trains another one")
+@rule("a team got a fold while it trains another one", seed=5)
 def a_job_follows_a_term_only_when_it_has_let_go(patch):
     class Idle:
         def __init__(self, workplace):
@@ -179,13 +179,13 @@ def reports_are_recorded_before_anything_is_lost(patch):
         while log.waiting:
             self._take(job, log, log.waiting.popleft(), reports)
         if log.watch.is_silent and job in self.roster.here:
-            self._expel(job, *lead_module.VANISHED, Expelled())
+            self._expel(job, lead_module.VANISHED, Expelled())
         return reports
 
     patch.setattr(Lead, "_read", read)
 
 
-@rule("the search goes on for ever")
+@rule("the search goes on for ever", seed=27)
 def an_incomplete_line_is_not_there_yet(patch):
     def new(self):
         lines = []
@@ -203,7 +203,7 @@ def an_incomplete_line_is_not_there_yet(patch):
     patch.setattr(LogReader, "new", new)
 
 
-@rule("the search is not complete")
+@rule("the search is not complete", seed=1559)
 def the_end_of_the_search_is_sealed(patch):
     def end(self):
         self.is_sealed = True
@@ -217,7 +217,7 @@ def the_end_of_the_search_is_sealed(patch):
     patch.setattr(Job, "_leave_if_sealed", leave_if_complete)
 
 
-def plans():
+def further_plans():
     """Yield plans, with one strike and with any in turn."""
     struck = itertools.chain.from_iterable(each_strike(PLANS[name], every=8) for name in PLANS)
     for one, seed in zip(struck, itertools.count()):
@@ -225,20 +225,23 @@ def plans():
     yield from map(any_plan, range(1000, 2000))
 
 
-@pytest.fixture(scope="module")
-def all_plans():
-    return list(plans())
+def breaks(plan, found):
+    """Return True if the model finds this in a run of the plan; a mutant may break in other ways, too."""
+    try:
+        World(plan).run()
+    except Exception as error:
+        return isinstance(error, Violation) and re.search(found, str(error)) is not None
+    return False
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_without_a_rule_the_model_finds_what_breaks(name, monkeypatch, all_plans):
-    wrong, found = RULES[name]
-    with monkeypatch.context() as patch:
-        wrong(patch)
-        for plan in all_plans:
-            try:
-                World(plan).run()
-            except Exception as error:  # a mutant may break in other ways, too
-                if isinstance(error, Violation) and re.search(found, str(error)):
-                    return
+def test_without_a_rule_the_model_finds_what_breaks(name):
+    wrong, found, seed = RULES[name]
+    # A change of the protocol may make the first plan harmless; others are made with the rule.
+    for plans in (lambda: [any_plan(seed)], further_plans):
+        chosen = list(plans())
+        with pytest.MonkeyPatch.context() as patch:
+            wrong(patch)
+            if any(breaks(plan, found) for plan in chosen):
+                return
     pytest.fail("nothing was found")

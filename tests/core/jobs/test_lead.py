@@ -20,7 +20,7 @@ class Told(Search):
     """Search that notes what it is told, and gives the first fold to the job of a number."""
 
     def __init__(self, works=0):
-        self.works, self.news, self.cause, self.refusal = works, [], VANISHED, ""
+        self.works, self.news, self.cause, self.refusal = works, [], None, ""
         self.lead = None
 
     def opening(self, events, time_s):
@@ -38,7 +38,7 @@ class Told(Search):
     def refuses(self, job):
         return self.refusal
 
-    def cause_of(self, job):
+    def cause_of(self, job, team):
         return self.cause
 
 
@@ -97,16 +97,27 @@ def test_what_it_records_by_itself_is_told_once_and_in_order(two):
     assert not search.lead.take_news()
 
 
-@pytest.mark.parametrize("cause", [VANISHED, ("its node has crashed", False)])
+@pytest.mark.parametrize("cause", [None, ("its node has crashed", False)])
 def test_the_search_knows_why_a_job_is_silent(two, cause):
     search = two.searches[0]
-    search.cause = cause
+    search.cause, cause = cause, cause or VANISHED
     two.turn(int(DEFAULT_TIMING.limit_s) + 30, asleep=two.jobs[1:])
     *_, lost, left = search.news
     assert (lost.assignment, lost.reason, lost.counts) == (0, *cause)
     assert (left.job, left.expelled) == (2, True)
     two.turn(3)
     assert two.jobs[1].number == 3, "it has joined anew"
+
+
+def test_a_goodbye_does_not_excuse_a_trial_that_has_killed_a_rank(two):
+    """`mpirun` ends the other ranks of the job, and so rank 0 says goodbye."""
+    search = two.searches[0]
+    search.cause = "rank 3 on node: its process died", True
+    two.jobs[1].leave(at_once=True)
+    two.turn(4)
+    *_, lost, left = search.news
+    assert (lost.assignment, lost.reason, lost.counts) == (0, *search.cause)
+    assert (left.job, left.expelled) == (2, False)
 
 
 def test_a_job_that_is_expelled_for_a_reason_ends(two):

@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 
 from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING, Timing
-from nnlo_opt.core.jobs.pace import FAST_S, LIVELY_S, SLOW_S, Pace
+from nnlo_opt.core.jobs.pace import FAST_S, PART, SLOW_S, Pace
 
 
 def looks(pace, until_s, found_at=()):
@@ -26,12 +26,11 @@ def test_a_long_computation_is_looked_at_once_a_second():
     assert looks(Pace(DEFAULT_TIMING), 600.0) == [SLOW_S * n for n in range(600)]
 
 
-def test_after_a_message_looks_are_frequent_for_a_while():
+def test_after_a_message_looks_become_rarer():
     times = looks(Pace(DEFAULT_TIMING), 60.0, found_at=[0.0])
-    steps = [later - time for time, later in pairwise(times)]
-    n_fast = round(LIVELY_S / FAST_S)
-    assert steps[:n_fast] == pytest.approx([FAST_S] * n_fast)
-    assert steps[n_fast + 1 :] == pytest.approx([SLOW_S] * (len(steps) - n_fast - 1))
+    for time, later in pairwise(times):
+        assert later - time == pytest.approx(min(max(FAST_S, PART * time), SLOW_S))
+    assert len([time for time in times if time >= 30.0]) == 30
 
 
 def test_messages_that_go_on_keep_it_fast():

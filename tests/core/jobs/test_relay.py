@@ -110,6 +110,16 @@ def test_a_job_lets_go_by_a_checkpoint_and_in_the_end_by_a_stop(ranks):
     assert not ranks.relay.is_busy
 
 
+def test_what_fails_while_its_job_lets_go_fails_for_another_job_or_not_at_all(ranks):
+    ranks.order(1, run_fold(7))
+    ranks.order(3, run_fold(8))
+    failed = msg.FoldFailed(assignment=7, reason="killed by signal 15")
+    assert ranks.say(3, failed.replaced(assignment=8)) == [(3, failed.replaced(assignment=8))]
+    ranks.relay.let_go()
+    assert ranks.say(1, failed) == [(1, msg.FoldStopped(assignment=7))]
+    assert not ranks.relay.is_busy
+
+
 def test_without_a_limit_a_fold_without_checkpoints_goes_on_to_its_result(ranks):
     ranks.order(1, run_fold(7))
     ranks.relay.let_go()

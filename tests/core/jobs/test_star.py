@@ -206,7 +206,7 @@ def test_logs_of_quiet_jobs_are_opened_once_a_second_while_another_one_talks():
     jobs = Jobs(clock, files, 4)
     pauses = []
     for end in (None, jobs.ends[3]):
-        for _ in range(10):
+        for _ in range(25):
             jobs.turn()  # until nobody has said anything for a while
         opened.clear()
         until_s = clock.now_s + 10.0

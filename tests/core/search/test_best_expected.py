@@ -40,6 +40,85 @@ def test_no_trial_is_named_if_values_are_not_noisy(seed):
     assert expected(history_of(0.0, seed=seed)) == -1
 
 
+def searched(space, function, n_trials, *, n_pending=3, seed=0):
+    """The history of a search of ours, trial by trial."""
+    space, history = Space(space), History(Space(space))
+    algorithm = BayesianSearch(space, seed)
+    for trial in range(n_trials):
+        point = algorithm.suggest(history)
+        history.record(trial, point, "pending")
+        if (ended := trial - n_pending) >= 0:
+            history.record(ended, history.points[ended], "complete", function(history.points[ended]))
+        yield history
+
+
+def box(n):
+    return [Real(0, 1, name=f"x{i}") for i in range(n)]
+
+
+def bowl(point):
+    return sum((i + 1) * (x - 0.3 - 0.4 * (i % 2)) ** 2 for i, x in enumerate(point.values()))
+
+
+def rosenbrock(point):
+    x, y = (4 * value - 2 for value in point.values())
+    return 100 * (y - x**2) ** 2 + (1 - x) ** 2
+
+
+def with_category(point):
+    return 0.3 * "bca".index(point["c"]) + (point["x"] - 0.2 * "abc".index(point["c"])) ** 2
+
+
+EXACT = {
+    "1 parameter": (box(1), bowl),
+    "2 parameters": (box(2), bowl),
+    "12 parameters": (box(12), bowl),
+    "a logarithm": ([Real(1e-5, 1, "log-uniform", name="rate")], lambda p: (math.log10(p["rate"]) + 3) ** 2),
+    "a valley": (box(2), rosenbrock),
+    "decades": (box(2), lambda point: math.exp(9 * bowl(point))),
+    "kinks": (box(2), lambda point: abs(point["x0"] - 0.4) + 2 * abs(point["x1"] - 0.7)),
+    "categories": ([Categorical(["a", "b", "c"], name="c"), Real(0, 1, name="x")], with_category),
+}
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_no_exact_function_is_taken_for_a_noisy_one_while_it_is_searched(kind):
+    space, function = EXACT[kind]
+    for n, history in enumerate(searched(space, function, 43)):
+        if n in (14, 22, 32, 42):
+            named = StartPointSearch(BayesianSearch(history.space, 0), {}).best_expected(history)
+            assert named == -1, f"after {n} trials"
+
+
+def test_values_near_the_optimum_of_an_exact_function_are_not_taken_for_all_there_are():
+    """Three of the first ten are so near to it that all others look like penalties."""
+    points = [0.4227, 0.2387, 0.7451, 0.9815, 0.567, 0.02922, 0.2951, 0.3007, 0.3039, 0.3303, 0.3545, 0.5199]
+    history = History(Space(box(1)))
+    for trial, x in enumerate(points):
+        history.record(trial, {"x0": x}, "complete", (x - 0.3) ** 2)
+    assert StartPointSearch(BayesianSearch(history.space, 0), {}).best_expected(history) == -1
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_penalties_are_no_noise_and_hide_none(noise):
+    rng, history = np.random.default_rng(2), History(Space(box(2)))
+    for trial in range(40):
+        point = history.space.draw(rng)
+        history.record(trial, point, "complete", 1e6 if point["x0"] > 0.7 else bowl(point) + noise * rng.normal())
+    named = StartPointSearch(BayesianSearch(history.space, 0), {}).best_expected(history)
+    assert (named >= 0) == bool(noise)
+
+
+def test_a_trial_is_not_named_if_its_own_value_is_implausibly_far_from_the_best():
+    rng, history = np.random.default_rng(0), History(Space(box(1)))
+    places = np.linspace(0.0, 1.0, 41)
+    for trial, x in enumerate(places.tolist()):
+        bad_luck = 0.4 if trial == 16 else 0.05 * rng.normal()
+        history.record(trial, {"x0": x}, "complete", (x - places[16]) ** 2 + bad_luck)
+    named = StartPointSearch(BayesianSearch(history.space, 0), {}).best_expected(history)
+    assert named in {12, 13, 14, 15, 17, 18, 19, 20}
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_rough_function_is_not_taken_for_a_noisy_one(seed):
     rng, history = np.random.default_rng(seed), History(SPACE)

@@ -17,6 +17,7 @@ from nnlo_opt.core.search.margins import Bounded
 GROUPS = np.array([0, 1, 1, 2])
 HYPERPARAMETERS = Hyperparameters(lengths=np.array([0.5, 1.2, 0.8]), scale=1.4, noise=0.01)
 ADDITIVE = Hyperparameters(lengths=np.array([0.5, 1.2, 0.8]), scale=1.4, noise=0.01, additive=0.4)
+ROUGH = Hyperparameters(lengths=np.array([0.5, 1.2, 0.8]), scale=1.4, noise=0.01, additive=0.4, is_rough=True)
 
 
 def observations(n=20, seed=0, noise=0.0):
@@ -30,11 +31,13 @@ def dense(hyperparameters, one, other):
     """The covariance, written out."""
     squares = ((one[:, None] - other[None]) / hyperparameters.lengths[GROUPS]) ** 2
 
-    def matern(r):
+    def kernel(r):
+        if hyperparameters.is_rough:
+            return np.exp(-r)
         return (1 + np.sqrt(5) * r + 5 / 3 * r**2) * np.exp(-np.sqrt(5) * r)
 
-    product = matern(np.sqrt(squares.sum(-1)))
-    mean = np.mean([matern(np.sqrt(squares[..., group == GROUPS].sum(-1))) for group in range(3)], axis=0)
+    product = kernel(np.sqrt(squares.sum(-1)))
+    mean = np.mean([kernel(np.sqrt(squares[..., group == GROUPS].sum(-1))) for group in range(3)], axis=0)
     return hyperparameters.scale * ((1 - hyperparameters.additive) * product + hyperparameters.additive * mean)
 
 
@@ -59,9 +62,10 @@ def test_likelihood_is_the_closed_form_and_its_gradient_the_difference_quotient(
     )
 
 
+@pytest.mark.parametrize("is_rough", [False, True])
 @pytest.mark.parametrize("additive", [0.3, 1.0])
-def test_gradient_with_an_additive_part_is_the_difference_quotient(additive):
-    likelihood = _Likelihood(observations(), Assumptions(is_additive=True))
+def test_gradient_with_an_additive_part_is_the_difference_quotient(additive, is_rough):
+    likelihood = _Likelihood(observations(), Assumptions(is_additive=True, is_rough=is_rough))
     logs = np.array([np.log(0.5), 0.1, -0.3, 0.4, -4.0, additive])
     expected = approx_fprime(logs, lambda x: likelihood.loss(x)[0], 1e-7)
     np.testing.assert_allclose(likelihood.loss(logs)[1], expected, rtol=1e-4, atol=1e-4)
@@ -82,13 +86,22 @@ def test_without_interactions_the_additive_part_is_most_and_tells_of_combination
     assert errors[1] < 0.5 * errors[0]
 
 
+def test_a_function_full_of_kinks_is_more_probable_with_an_exponential_kernel():
+    rng = np.random.default_rng(0)
+    columns = rng.random((40, 1))
+    steps = np.cumsum(rng.normal(size=40))[np.argsort(np.argsort(columns[:, 0]))]
+    seen = Observations(columns, np.zeros(1, int), (steps - steps.mean()) / steps.std(), np.full(40, 1e-9))
+    rough, smooth = (fit_hyperparameters(seen, Assumptions(is_rough=is_rough)) for is_rough in (True, False))
+    assert Posterior(rough, seen).log_likelihood > Posterior(smooth, seen).log_likelihood + 5.0
+
+
 def test_a_prior_of_noise_decides_what_few_values_cannot():
     seen = observations(6)
     expecting = fit_hyperparameters(seen, Assumptions(log_noise=NOISY_LOG_NOISE))
     assert fit_hyperparameters(seen).noise < 1e-3 < expecting.noise
 
 
-@pytest.mark.parametrize("hyperparameters", [HYPERPARAMETERS, ADDITIVE])
+@pytest.mark.parametrize("hyperparameters", [HYPERPARAMETERS, ADDITIVE, ROUGH])
 def test_posterior_is_the_closed_form(hyperparameters):
     seen, asked = observations(), np.random.default_rng(1).random((7, 4))
     means, variances = Posterior(hyperparameters, seen).predict(asked)
@@ -133,7 +146,7 @@ def test_values_that_are_all_equal_can_be_fitted():
     np.testing.assert_allclose(means, 0.0)
 
 
-@pytest.mark.parametrize("hyperparameters", [HYPERPARAMETERS, ADDITIVE])
+@pytest.mark.parametrize("hyperparameters", [HYPERPARAMETERS, ADDITIVE, ROUGH])
 @pytest.mark.parametrize("with_failures", [False, True])
 def test_gradient_of_the_acquisition_is_the_difference_quotient(with_failures, hyperparameters):
     posterior = Posterior(hyperparameters, observations())

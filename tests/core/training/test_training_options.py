@@ -63,8 +63,6 @@ def test_what_is_none_of_the_choices_is_refused_with_option_and_value(changes, o
         ("--staleness", {"mode": "easgd", "staleness": "drop:2"}),
         ("--sync-every", {"mode": "allreduce", "sync_every": 2}),
         ("--elastic-momentum", {"mode": "easgd", "elastic_momentum": 0.5, "worker_optimizer": "adam"}),
-        ("--ema", {"mode": "easgd", "ema": 0.9}),
-        ("--ema", {"mode": "gem", "ema": 0.9}),
     ],
 )
 def test_options_that_do_not_go_together_are_refused_by_name(option, changes):

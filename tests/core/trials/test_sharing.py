@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from nnlo_opt.app.reporting.results import read_ledger
 from nnlo_opt.core.base.errors import ConfigurationError
 from nnlo_opt.core.jobs.files import log_name
 from nnlo_opt.core.jobs.lines import Beat, Left, encoded
@@ -13,6 +14,7 @@ from nnlo_opt.core.trials.owner import STALE_S
 from nnlo_opt.core.trials.repair import repair
 from nnlo_opt.core.trials.run_directory import RunRequest, open_run
 from nnlo_opt.core.trials.run_lock import may_be_at_work
+from nnlo_opt.core.trials.run_state import RunState, state_of
 from nnlo_opt.core.trials.sharing import FOLDER, may_be_shared_now
 from tests.helpers.refusals import check_refused
 from tests.helpers.shared_run import SharedRun, shared_run
@@ -37,6 +39,16 @@ def test_a_job_is_alive_while_its_log_grows_and_it_has_not_left(tmp_path):
     assert may_be_at_work(tmp_path)
     says(tmp_path, 12, Beat(unix_s=1.0), ago_s=STALE_S + 10)
     assert not may_be_at_work(tmp_path)
+
+
+@pytest.mark.parametrize(("leaves", "state"), [(True, RunState.INTERRUPTED), (False, RunState.DEAD)])
+def test_a_run_is_dead_only_if_its_last_job_has_not_left(tmp_path, leaves, state):
+    ledger = read_ledger(shared_run(tmp_path))
+    shutil.rmtree(tmp_path / FOLDER)
+    assert state_of(tmp_path, ledger, at_work=False) is RunState.DEAD
+    says(tmp_path, 1, Beat(unix_s=1.0), ago_s=900.0)
+    says(tmp_path, 2, Beat(unix_s=1.0), *[Left()] * leaves, ago_s=600.0)
+    assert state_of(tmp_path, ledger, at_work=may_be_at_work(tmp_path)) is state
 
 
 def test_a_log_that_is_empty_or_a_link_ends_nothing(tmp_path):

@@ -4,8 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnlo_opt.core.base.errors import ProtocolError
+from nnlo_opt.core.update_rules.downpour import FollowingMaster
+from nnlo_opt.core.update_rules.easgd import EasgdMaster
+from nnlo_opt.core.update_rules.gem import GemMaster
 from nnlo_opt.core.update_rules.layers import layers_of, layers_within, whole_layers
 from nnlo_opt.core.update_rules.rule import MasterHalf
+from nnlo_opt.core.update_rules.vectors import BLOCK
 
 SHAPES = st.lists(st.lists(st.integers(1, 9), max_size=3), max_size=8)
 
@@ -63,6 +67,30 @@ def test_memory_is_in_the_state_in_shared_vectors_and_cut_to_blocks():
     assert np.array_equal(answer, central)
     assert np.array_equal(memory[0], half.memory["sum"])
     assert memory[0].tolist() == [0.0, 2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda n: EasgdMaster(0.3, n, 0.8), lambda n: GemMaster(n, 0.8), lambda n: FollowingMaster(n, 0.8)]
+)
+def test_an_average_moves_once_an_update_also_block_by_block(make):
+    n_weights = 3 * BLOCK
+    whole, cut = make(n_weights), make(n_weights)
+    central, shared = np.zeros(n_weights, np.float32), np.zeros(n_weights, np.float32)
+    rng = np.random.default_rng(0)
+    for step in range(1, 4):
+        update = rng.normal(size=n_weights).astype(np.float32)
+        other = update.copy()
+        cut.at_step(step)
+        blocks = [*cut.blocks(n_weights, 1)]
+        for block in blocks:
+            cut.exchange_block(shared, other, np.empty_like(other), 1.0, block)
+        whole.apply(central, update, 1.0)
+    assert len(blocks) > 1
+    assert np.array_equal(shared, central)
+    assert np.array_equal(cut.average, whole.average)
+    assert np.abs(whole.average - central).max() > 1e-3
+    assert whole.n_steps == cut.n_steps == 3
+    assert GemMaster().average is None
 
 
 @pytest.mark.parametrize("state", [{}, {"memory.sum": np.zeros(3)}, {"memory.other": np.zeros(4)}, {"more": 1}])

@@ -7,6 +7,7 @@ from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError
 from nnlo_opt.core.update_rules.layers import layers_of
 from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS, make_optimizer
 from nnlo_opt.core.update_rules.vectors import BLOCK
+from tests.helpers import effort
 
 VARIANTS = [
     ("sgd", {}),
@@ -46,7 +47,7 @@ def trajectory(optimizer, weights, steps):
 
 
 @pytest.mark.keras
-@pytest.mark.parametrize("learning_rate", [None, 0.05])
+@pytest.mark.parametrize("learning_rate", effort.some_of([0.05, None]))
 @variants
 def test_every_step_is_kerass(name, parameters, learning_rate):
     import keras

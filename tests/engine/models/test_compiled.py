@@ -141,7 +141,7 @@ def test_a_schedule_is_run_by_keras_unless_an_option_sets_the_rate_and_an_averag
     words = "SGD(learning_rate=CosineDecay, use_ema=True, ema_overwrite_frequency=10)"
     assert found.taken == f"Taken from `compile`: {words}."
     assert found.unused == "Not taken from `compile`: ema_overwrite_frequency=10 of SGD."
-    assert "(`--mode allreduce` keeps one beside it)" in outcome(model, mode="easgd").unused
+    assert outcome(model, mode="easgd") == found
     given = outcome(model, learning_rate=0.5)
     assert given.taken == "Taken from `compile`: sgd (learning_rate=0.5, ema=0.99)."
     assert "`--learning-rate 0.5` for the learning rate of SGD(" in given.replaced
@@ -171,10 +171,9 @@ def test_what_keras_has_to_run_is_refused_where_workers_do_not_take_whole_steps(
             check, 3, **options, says=[own.own.words, "`--mode allreduce`, `--mode easgd`, or `--mode downpour`"]
         )
         assert said.count(". ") == 1
-    for option in ({"optimizer_params": {"a": 1}}, {"ema": 0.9}):
-        refusal(check, 1, **option, says=[f"`{spelled(next(iter(option)))}`", own.own.words])
+    refusal(check, 1, optimizer_params={"a": 1}, says=[f"`{spelled('optimizer_params')}`", own.own.words])
     refusal(check, 1, "Decay", lr_schedule="cosine", says=["`--lr-schedule` and Decay exclude each other"])
-    check(1, lr_schedule="cosine")
+    check(1, lr_schedule="cosine", ema=0.9)
 
 
 def test_an_option_replaces_the_clipping_of_an_optimizer_that_keras_runs():
@@ -210,6 +209,11 @@ def test_an_option_that_is_given_or_searched_replaces_what_compile_said_and_a_de
     assert "(the steps are those of gem)" in outcome(model, mode="gem").unused
     gem = TrainingOptions(mode="gem").with_steps(framework.compiled_of(decaying).steps)
     assert (gem.weight_decay, gem.clip_norm) == (None, None)
+    averaged = compiled(optimizer=keras.optimizers.Adam(use_ema=True, ema_momentum=0.5))
+    found = outcome(averaged, mode="gem")
+    assert "Adam(" in found.unused
+    assert found.taken == "Taken from `compile`: average of the weights (ema=0.5)."
+    assert "`--ema 0.25` for the average of the weights of Adam(" in outcome(averaged, mode="gem", ema=0.25).replaced
     own = outcome(model, mode="easgd", worker_optimizer="adam")
     assert "`--worker-optimizer adam` for SGD(learning_rate=0.5)" in own.replaced
 
@@ -238,6 +242,15 @@ def test_options_with_the_steps_of_a_model():
 
 
 # ---------------------------------------------------------------- losses
+
+
+def test_objects_of_get_loss_are_read_as_those_of_compile_and_nothing_else_is():
+    own = [lambda y, p: p, "mse", keras.losses.BinaryCrossentropy(from_logits=True)]
+    function, name, read = framework.with_objects_read(own)
+    assert (function, name) == (own[0], "mse")
+    assert (read.name, read.text) == ("binary_crossentropy", "binary_crossentropy(from_logits=True)")
+    assert framework.with_objects_read({"out": keras.losses.MeanSquaredError()}) == {"out": "mean_squared_error"}
+    assert framework.with_objects_read(own[:2]) == own[:2]
 
 
 def figures_here_and_there(loss, activation, y, metrics=()):
@@ -344,6 +357,26 @@ def test_what_a_built_model_has_and_only_fit_applies_is_said():
     assert "have no effect: MaxNorm of net/bound/kernel. Leave the optimizer" in of_weights
     assert "not measured: seen of counting" in of_layers
     assert framework.remarks_on(compiled(optimizer="sgd", loss="mse", metrics=["mae"])) == []
+
+
+def test_metrics_that_take_logits_for_probabilities_are_said():
+    def said(loss, metrics, activation=None, n=1):
+        model = compiled(activation, n, optimizer="sgd", loss=loss, metrics=metrics)
+        label = Labels((1,), "int32") if n > 1 else Labels((1,), "float32", np.array([[0.0], [1.0]]))
+        found, outputs = framework.compiled_of(model), framework.describe_outputs(model, (3,))
+        terms, _ = make_terms(found.loss, None, outputs, [label], framework.RULES)
+        return "".join(framework.remarks_on(model, terms, metrics_of(found.metrics, terms)))
+
+    m, logits = keras.metrics, keras.losses.BinaryCrossentropy(from_logits=True)
+    assert said(logits, ["AUC", m.Precision(), m.Recall(thresholds=0), "mae", m.PrecisionAtRecall(0.5, name="p")]) == (
+        "The loss has from_logits=True, and some metrics take these logits for probabilities, as in `fit`: acc, auc, "
+        "precision, p. Use BinaryAccuracy(threshold=0), AUC(from_logits=True), Precision(thresholds=0), a sigmoid as "
+        "last layer."
+    )
+    sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    assert said(sparse, ["accuracy", m.SparseTopKCategoricalAccuracy(2)], n=4) == ""
+    assert "a softmax as last layer" in said(sparse, [m.SparseCategoricalCrossentropy(from_logits=True), "AUC"], n=4)
+    assert said("binary_crossentropy", ["AUC", m.Precision()], "sigmoid") == ""
 
 
 def test_constraints_are_applied_by_the_optimizer_of_keras():

@@ -96,6 +96,8 @@ def test_a_model_may_have_an_optimizer_of_its_own():
     faster, _ = gradient(composite("sgd", optimizer="sgd", learning_rate=0.02), (x, y))
     n_teacher = 3 + 3 + 4  # scale and shift of the normalisation, then the dense layer
     assert np.allclose(faster[:n_teacher], 2 * plain[:n_teacher], rtol=1e-4)
+    # The student follows the teacher, at its own rate.
+    assert np.linalg.norm(faster[n_teacher:] - plain[n_teacher:]) < 0.1 * np.linalg.norm(plain[n_teacher:])
 
 
 def test_a_copy_follows_its_original_and_is_not_exchanged():

@@ -31,7 +31,7 @@ def worst():
             self.error.assign(keras.ops.maximum(self.error, keras.ops.max(errors)))
 
         def result(self):
-            return self.error.value
+            return self.error  # a variable, as in Keras's own example
 
     return Worst()
 
@@ -131,6 +131,23 @@ def test_outputs_are_measured_as_by_evaluate():
 def test_names_are_those_of_a_new_process_and_accuracy_stays_acc(asked, names):
     for _ in range(2):
         assert metrics_of(asked(keras.metrics), BINARY).names == names
+
+
+def test_weighted_metrics_count_samples_by_their_weights_accuracy_too():
+    asked = ["accuracy", "mae"], ["accuracy", "mae", "recall"]
+    model = network(metrics=asked[0], weighted_metrics=asked[1])
+    x, y = samples()
+    weights = np.random.default_rng(1).uniform(0, 3, len(y)).astype(np.float32)
+    theirs = model.evaluate(x, y[:, None], 301, sample_weight=weights, verbose=0, return_dict=True)
+    found = metrics_of(asked[0], BINARY, asked[1])
+    assert found.names == ("mae", "weighted_acc", "weighted_mae", "recall")
+    adapter = framework.adapter(model, BINARY, metrics=found.metrics, merging=None)
+    total = adapter.gradient(x, y, np.empty(adapter.n_weights, np.float32), weights)
+    ours = adapter.finish({name: np.asarray(state).tolist() for name, state in total.states.items()}, lambda: [])
+    names = {"weighted_acc": "weighted_accuracy"}
+    assert ours == pytest.approx({name: theirs[names.get(name, name)] for name in found.names}, abs=1e-6)
+    (weighted,) = metrics_of(None, TWO, {"out": ["accuracy"]}).metrics
+    assert (weighted.name, weighted.output, weighted.is_weighted) == ("out_weighted_acc", 0, True)
 
 
 def test_metrics_of_two_outputs_have_the_names_of_their_outputs():

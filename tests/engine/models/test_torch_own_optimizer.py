@@ -154,6 +154,7 @@ def test_a_team_leaves_the_weights_of_a_plain_loop_killed_or_not(tmp_path, monke
     killed.settle()
     finish(again := team_of(tmp_path / "parts", *pair, **options))
     assert np.array_equal(central_of(again), central_of(whole))
+    assert again.reported(msg.FoldStarted)[0].epoch > 0, "it has begun anew"
 
 
 def test_workers_of_easgd_step_with_optimizers_of_their_own(tmp_path):
@@ -163,6 +164,7 @@ def test_workers_of_easgd_step_with_optimizers_of_their_own(tmp_path):
     killed.steps(40)
     finish(again := team_of(tmp_path / "parts", adam_w, stepped, mode="easgd"))
     assert np.array_equal(central_of(again), central_of(whole))
+    assert again.reported(msg.FoldStarted)[0].epoch > 0, "it has begun anew"
 
 
 def test_what_cannot_act_is_refused_by_name():

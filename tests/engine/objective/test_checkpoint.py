@@ -306,6 +306,14 @@ def test_the_saves_of_a_trial_that_was_pruned_are_removed_once_that_is_recorded(
     assert not saves()
 
 
+def test_the_save_of_a_trial_that_was_preempted_stays_when_its_end_is_recorded(bench):
+    """Where jobs share a run, another one continues from it."""
+    bench.orders[2] = [msg.PreemptFold]
+    bench.call()
+    bench.rank.handle_order(msg.FoldRecorded(assignment=0))
+    assert len(saves()) == 1
+
+
 @pytest.mark.parametrize("saves_first", [True, False])
 def test_epochs_from_0_are_counted_from_1_in_each_attempt(tmp_path, monkeypatch, saves_first):
     monkeypatch.chdir(tmp_path)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -317,6 +318,23 @@ def test_a_rank_that_raised_leaves_the_next_call_to_be_taken():
     received = block.end(1).poll()
     assert received is not None
     assert received.message == CallObjective(assignment=1, point={})
+
+
+def test_another_rank_of_the_block_finds_its_part_of_the_save_in_the_folder_of_the_attempt(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+
+    def objective(parameters, checkpoint):
+        seen.append(checkpoint.folder)
+        raise ValueError("raised")
+
+    part = Path("run/trials/0004/fold0/attempt-2-5/checkpoint-1/rank-1")
+    part.mkdir(parents=True)
+    block, orders = LoopbackNetwork(2), LoopbackNetwork(2)
+    rank = rank_of(orders.end(1), block.end(1), Calls(objective), lambda gate: AloneComm(), ManualClock())
+    block.end(0).send(1, msg.FoldFailed(assignment=5, reason="raised", world_rank=1))
+    rank.handle(CallObjective(assignment=5, trial=4, point={}, term=2, saved="checkpoint-1", epoch=1, first=1))
+    assert seen == [part]
 
 
 @pytest.mark.parametrize("reports", [True, False])

@@ -282,13 +282,12 @@ def test_ranks_of_jobs_that_joined_later_have_their_own_numbers_and_the_time_of_
         timeline = RankTimeline(1, "rank 1", clock)
         with timeline.span("epoch"):
             clock.advance(2.0)
-        timeline.name(f"rank {3 * job - 2} (master of block {job})")
         timeline.open(tmp_path, 3 * job - 3, f"job {job} on node-{job}")
         timeline.close()
     trace = read(merge_timelines(tmp_path))
     assert [(span["pid"], span["ts"]) for span in spans_of(trace)] == [(1, 0.0), (4, 60e6)]
     names = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"]
-    assert names == [f"rank {3 * job - 2} (master of block {job}), job {job} on node-{job}" for job in (1, 2)]
+    assert names == [f"job {job} on node-{job}: rank 1" for job in (1, 2)]
 
 
 def test_the_whole_of_many_jobs_has_the_longest_events_of_each_rank(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
-"""Makes `dense` a framework of every Python process that has this folder in PYTHONPATH, as the ranks of tests do.
+"""For every Python process that has this folder in PYTHONPATH, as the ranks of tests do.
 
-Nothing is imported for it: two tables have one more line when the module that holds them is imported.
+`dense` is a framework. Nothing is imported for it: two tables have one more line when the module that holds them is
+imported. And Keras does not import what it only wraps or draws with, a third of its start.
 """
 
 import sys
@@ -8,6 +9,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 FRAMEWORK_TABLES = "nnlo_opt.engine.models.framework"
+#: what Keras does without if it is not installed
+OPTIONAL = ("matplotlib", "pandas", "sklearn")
 
 
 class AddsDense:
@@ -27,4 +30,14 @@ class AddsDense:
         return spec
 
 
-sys.meta_path.insert(0, AddsDense)
+class SparesKeras:
+    """Finds nothing of what is optional while Keras is imported."""
+
+    @staticmethod
+    def find_spec(name: str, path: list[str] | None, target: ModuleType | None = None) -> None:
+        keras = sys.modules.get("keras")
+        if name in OPTIONAL and keras is not None and getattr(keras.__spec__, "_initializing", False):
+            raise ModuleNotFoundError(f"{name} is hidden from Keras", name=name)
+
+
+sys.meta_path[:0] = [AddsDense, SparesKeras]

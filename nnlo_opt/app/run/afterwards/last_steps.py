@@ -18,7 +18,7 @@ from nnlo_opt.app.reporting.page import PAGE_NAME
 from nnlo_opt.app.reporting.results import RESULT_NAMES, write_results
 from nnlo_opt.core.base.errors import EXIT_FAILURE
 from nnlo_opt.core.base.pulse import PULSE
-from nnlo_opt.core.trials.attempts import attempt_directory, forget, result_directory
+from nnlo_opt.core.trials.attempts import forget_others, result_directory
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.manifest import remove_all
 from nnlo_opt.core.trials.run_directory import RunDirectory
@@ -84,13 +84,12 @@ def remove_stale_checkpoints(directory: Path, ledger: Ledger) -> None:
         PULSE.ticks += 1
         trial = ledger.trials[assignment.trial]
         is_over = trial.state.ended or assignment.fold in trial.folds
-        folder = attempt_directory(directory, trial.number, assignment.fold, assignment.identity)
-        if is_over and folder != result_directory(directory, trial, assignment.fold):
-            forget(folder)
+        if is_over and ledger.term:
+            forget_others(directory, trial, assignment.fold)
         if ledger.identity.data is None:  # an objective's saves of finished folds are its weights
             is_over = trial.state.ended and trial.state is not TrialState.COMPLETE
         if is_over:
-            remove_all(folder)
+            remove_all(result_directory(directory, trial, assignment.fold))
 
 
 def end_if_stuck(blocks: Collection[int], trial_timeout_s: float, say: Callable[[str, TextIO], None]) -> None:

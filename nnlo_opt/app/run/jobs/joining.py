@@ -22,7 +22,7 @@ from nnlo_opt.app.run.start.inquiry import Inquiry
 from nnlo_opt.app.run.start.one_start import Start
 from nnlo_opt.app.run.start.script_folders import folders_of
 from nnlo_opt.app.run.workload.findings import Findings
-from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, NOTHING_BEGUN, NnloError
+from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, NOTHING_BEGUN, NnloError, OutOfTimeError
 from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.comm.transport import wait_until
@@ -32,6 +32,7 @@ from nnlo_opt.core.jobs.accepted import checked_order
 from nnlo_opt.core.jobs.job import Job
 from nnlo_opt.core.jobs.lines import Ordered
 from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING, Timing
+from nnlo_opt.core.jobs.pace import SLOW_S
 from nnlo_opt.core.jobs.relay import Relay
 from nnlo_opt.core.trials.run_directory import RunDirectory
 from nnlo_opt.engine.runtime.process import code_of_user
@@ -116,6 +117,8 @@ class JoiningStart(Start):
         #: monotonic time after which teams that still work are abandoned; None before this job has to leave
         self._abandons_at_s: float | None = None
         self._is_open = False
+        #: monotonic time of the next attempt to open the run
+        self._opens_at_s = 0.0
         self._code: int | None = None
 
     def _see_through(self) -> tuple[Path, int]:
@@ -153,7 +156,8 @@ class JoiningStart(Start):
         except BaseException:
             self._leave_at_once()
             raise
-        driver.ranks.have_stopped()
+        if not self._relay.is_busy:
+            driver.ranks.have_stopped()
         return run.path, self._code_of_end()
 
     def _order_of(self, findings: Findings) -> Callable[[Ordered, int], Message]:
@@ -168,6 +172,8 @@ class JoiningStart(Start):
             return self._code
         if why := self._thread.expelled_because:
             raise NnloError(f"The coordinator of `{self._run.shown}` has sent this job away: {why}")
+        if self._relay.is_busy:
+            raise OutOfTimeError("there is no time left to wait for busy ranks: the job ends at once.")
         shown, is_complete = self._run.shown, self._thread.is_complete
         if is_complete is None:
             self._driver.say(f"Job {self._thread.number} has left; `{shown}` goes on in other jobs, or when one joins.")
@@ -181,8 +187,8 @@ class JoiningStart(Start):
         """Let ranks and the job's thread hear of each other; return True if there was anything to do."""
         PULSE.ticks += 1
         self._look_for_end()
-        if self._relay.numbers is not None and not self._is_open:
-            self._open(*self._relay.numbers)
+        if self._relay.numbers is not None and not self._is_open and not self._open(*self._relay.numbers):
+            return False
         running = self._search.running
         if running is not None and running.coordinator.finished_because and not self._search.is_concluded:
             self._conclude(running)
@@ -216,10 +222,18 @@ class JoiningStart(Start):
         elif now_s >= self._abandons_at_s:
             self._thread.leave(at_once=True)
 
-    def _open(self, first_rank: int, first_team: int) -> None:
-        """Have the ranks of this job write to the run, under their numbers among those of all jobs."""
-        driver = self._driver
+    def _open(self, first_rank: int, first_team: int) -> bool:
+        """Have the ranks of this job write to the run, under their numbers among those of all jobs.
+
+        Return False as long as the journal cannot be seen, as this job may be none of that search.
+        """
+        driver, now_s = self._driver, time.monotonic()
+        if now_s < self._opens_at_s:
+            return False
+        self._opens_at_s = now_s + SLOW_S
         seen = self._refuse_another()
+        if not seen.ledger.leader:
+            return False
         scripts = folders_of(driver.options, seen, driver.say)
         self._beginning.directory = seen
         place = JobPlace(first_rank, first_team, f"job {self._thread.number} on {self._run.host}")
@@ -231,6 +245,7 @@ class JoiningStart(Start):
                 f"Job {self._thread.number} brings {counted(driver.topology.n_blocks, 'block')} to the search of "
                 f"`{seen.shown}`, which job {leader} coordinates."
             )
+        return True
 
     def _refuse_another(self) -> RunDirectory:
         """Return the run as it can be seen; ConfigurationError if it is another one than this command asks for."""
@@ -266,8 +281,8 @@ class JoiningStart(Start):
             return NOTHING_BEGUN
         self._leave_at_once()
         return (
-            f"Job {self._thread.number} has left `{self._run.shown}`, which goes on in other jobs; the same command "
-            "joins it again."
+            f"Job {self._thread.number} has left `{self._run.shown}`, which goes on in other jobs, or when one joins; "
+            "the same command joins it again."
         )
 
 

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from nnlo_opt.app.run.jobs.shared_run import SharedRun
 from nnlo_opt.app.run.start.begin import Asked, Beginning
 from nnlo_opt.app.run.start.coordinate import RunningSearch
 from nnlo_opt.app.run.start.driver import Driver
 from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.clock import Clock
 from nnlo_opt.core.comm.topology import Team
 from nnlo_opt.core.comm.transport import Transport
 from nnlo_opt.core.coordinator.instructions import JobsChanged, SearchPlan
@@ -16,8 +18,31 @@ from nnlo_opt.core.coordinator.state import CoordinatorState
 from nnlo_opt.core.jobs import lead as jobs
 from nnlo_opt.core.jobs.star import Star
 from nnlo_opt.core.trials import events as ev
-from nnlo_opt.core.trials.deaths import read_notes
+from nnlo_opt.core.trials.deaths import first_by_team, read_notes
 from nnlo_opt.core.trials.ledger import Ledger
+
+#: why a team has lost its work if a rank of another team of its job has died, and whether that counts against a trial
+ANOTHER_DIED: jobs.Cause = ("a rank of another block of its job has died", False)
+
+
+@dataclass(frozen=True, slots=True)
+class TermClock:
+    """Clock by which a term's coordinator has the same time of the run as its `Lead`.
+
+    This machine's clock may be behind that of the coordinator before, and times of the journal must not go back.
+    """
+
+    clock: Clock
+    lead: jobs.Lead
+    ledger: Ledger
+
+    def monotonic_s(self) -> float:
+        """Return seconds of this machine's monotonic clock."""
+        return self.clock.monotonic_s()
+
+    def unix_s(self) -> float:
+        """Return the Unix time that the time of the run stands for."""
+        return self.ledger.first_start_unix_s + self.lead.now_s
 
 
 class TermSearch(RunningSearch):
@@ -40,6 +65,9 @@ class TermSearch(RunningSearch):
 
     def _reach(self) -> Transport:
         return self._star
+
+    def _clock(self) -> Clock:
+        return TermClock(self._driver.clock, self._lead, self.directory.ledger)
 
     def _look_for_preemption(self) -> None:
         """Do nothing: a job that has to end leaves, and the search goes on in others."""
@@ -108,12 +136,11 @@ class LeadingSearch(jobs.Search):
         options = self._driver.options
         return why_refused(job, options.plan.n_fold, every_rank_trains=options.training.rule.averages_every_batch)
 
-    def cause_of(self, job: int) -> tuple[str, bool]:
-        teams = self._run.ledger.jobs[job].teams
-        for death in read_notes(self._run.path):
-            if death.team is not None and death.team in teams:
-                return f"rank {death.world_rank} of {death.host}: {death.how}", True
-        return jobs.VANISHED
+    def cause_of(self, job: int, team: int) -> jobs.Cause | None:
+        died = first_by_team(read_notes(self._run.path))
+        if team in died:
+            return died[team], True
+        return ANOTHER_DIED if died.keys() & set(self._run.ledger.jobs[job].teams) else None
 
     def step(self, lead: jobs.Lead, reports: list[jobs.Report]) -> None:
         if self.running is None:

@@ -3,7 +3,6 @@
 import socket
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from nnlo_opt.core.base.errors import ConfigurationError
@@ -23,7 +22,7 @@ from nnlo_opt.core.trials.run_directory import (
     check_files,
     is_shared,
 )
-from nnlo_opt.core.trials.run_lock import RunLock, may_be_at_work, not_writable
+from nnlo_opt.core.trials.run_lock import may_be_at_work, not_writable
 
 
 class TermJournal:
@@ -78,11 +77,12 @@ class SharedRun(RunDirectory):
         return Ledger() if copy is None else Ledger(copy.content.events)
 
     def lead(self, lead: Lead, turn: threading.RLock) -> None:
-        """Write the journal of a term from now on, and be the run's owner for commands, if nobody else is."""
+        """Write the journal of a term from now on.
+
+        This job does not become the owner of the run (`run_lock`): the term decides who coordinates, and a predecessor
+        that was killed on another machine would own the run for minutes more. Commands look at the logs of jobs.
+        """
         self.journal = TermJournal(lead, self.path / JOURNAL_NAME, turn)
-        with suppress(ConfigurationError, OSError):  # a predecessor that was only stopped
-            lock = RunLock(self.path, 0.0)
-            self._closing.callback(lock.close)
 
     @property
     def host(self) -> str:

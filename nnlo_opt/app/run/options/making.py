@@ -206,13 +206,13 @@ def _search_run(values: SimpleNamespace) -> RunRequest:
         return _run_request(values, values.checkpoint, restore=values.opt_restore, n_asked=values.num_iterations)
     if values.overwrite:
         raise ConfigurationError(
-            "`--overwrite` replaces a run, which the other jobs of `--join` may be working on. Received: both. Remove "
-            "the run first by `nnlo-opt clean`, or choose another name by `--checkpoint NAME`."
+            f"`{spelled('overwrite', True)}` replaces a run, on which other jobs of `--join` may be working. Received: "
+            f"both. Remove the folder of the run first, or choose another name by `{spelled('checkpoint', 'NAME')}`."
         )
     if not (values.checkpoint or values.trial_name):
         raise ConfigurationError(
-            "`--join` shares one run with other jobs, which must all name it. Received: no name. Give `--checkpoint "
-            "NAME`."
+            "`--join` shares one run with other jobs, which must all name it. Received: no name. Give "
+            f"`{spelled('checkpoint', 'NAME')}`."
         )
     return _run_request(values, values.checkpoint, restore=True, restore_option="--join", n_asked=values.num_iterations)
 

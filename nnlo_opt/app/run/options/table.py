@@ -235,7 +235,7 @@ TRAINING = _group(
     _training("clip_value", "LIMIT", kinds.POSITIVE, shown="no clipping", example="0.5",
         help="limit of the absolute value of each number of the gradient; as for --clip-norm"),
     _training("ema", "MOMENTUM", finite(0), shown="the last weights", example="0.99",
-        help="downpour, allreduce: evaluate and save the exponential moving average of the weights over the steps"),
+        help="evaluate and save the exponential moving average of the central weights over their updates"),
     _training("warmup_epochs", "EPOCHS", kinds.EPOCHS_OR_SHARE, example="0.5",
         help="epochs, fractions allowed, or a share of the training such as 10%, over which the learning rate rises "
              "linearly from 0 to its value"),

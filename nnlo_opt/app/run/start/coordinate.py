@@ -11,6 +11,7 @@ from nnlo_opt.app.run.start.inbox import Inbox
 from nnlo_opt.app.run.start.script_folders import changed_text
 from nnlo_opt.app.run.start.serving_ranks import ASKED, PREEMPTED
 from nnlo_opt.app.run.workload.findings import Findings
+from nnlo_opt.core.base.clock import Clock
 from nnlo_opt.core.base.errors import TrialError
 from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.comm.topology import Team
@@ -65,7 +66,7 @@ class RunningSearch:
                 journal=directory.journal,
                 ranks=self._reach(),
                 search=search,
-                clock=driver.clock,
+                clock=self._clock(),
                 observers=[*self._host.listeners(partial(driver.lines, state)), inbox, self],
                 on_preemption=self._preemption.ask,
                 on_shared=lambda changed: say(changed_text(changed)),
@@ -93,6 +94,10 @@ class RunningSearch:
     def _reach(self) -> Transport:
         """Return the transport to all ranks."""
         return self._ranks.transport
+
+    def _clock(self) -> Clock:
+        """Return the clock that the journal's times are read from."""
+        return self._driver.clock
 
     def _jobs_changed(self) -> JobsChanged | None:
         """Return None: no other job shares the run."""

@@ -71,6 +71,8 @@ class ModelMaker:
         self.calls_back = True
         #: False: models are measured by losses and accuracies alone
         self.follows_metrics = options.follows_metrics
+        #: True if `get_loss` of the last model returned an object, whose loss of each sample is used
+        self.reads_loss = False
         #: training options that the last model brought, for `TrainingOptions.with_steps`
         self.steps: Mapping[str, Any] = {}
         #: optimizer of the last model, if its framework takes the steps
@@ -170,7 +172,7 @@ class ModelMaker:
             # The middle of the search space was sound: it is this point that is not.
             raise TrialError(str(error)) from error
         if self._given is not None:  # a command prints them
-            for remark in (*remarks, *self.remarks_on(options, model, compiled)):
+            for remark in (*remarks, *self.remarks_on(options, model, compiled, terms, asked)):
                 logger.info("%s", remark)
         return self.adapter(model, terms, asked, self.merging)
 
@@ -262,7 +264,9 @@ class ModelMaker:
             clips=options.clipping(()) is not None,
         )
         stepping = adapter.stepping(own, instead)
-        return replace(options, own=OwnOptimizer(adapter.n_weights, stepping, own.words, options.ema))
+        # Where workers have weights of their own, the master keeps the average.
+        ema = options.ema if options.rule.averages_every_batch else None
+        return replace(options, own=OwnOptimizer(adapter.n_weights, stepping, own.words, ema))
 
     def checked_loss(
         self, options: TrainingOptions, model: Any, compiled: Compiled, samples: KnownSamples
@@ -277,18 +281,27 @@ class ModelMaker:
         outputs = self.framework.describe_outputs(model, info.feature_shape)
         _check_names("labels", info.label_names, [output.name for output in outputs])
         own_weights = self.definition.loss_weights()
-        request = split_losses(options.loss) if options.loss else self.definition.loss() or compiled.loss
+        own_loss = self.definition.loss()
+        # A framework of another package need not know.
+        read: Callable[[Any], Any] = getattr(self.framework, "with_objects_read", lambda request: request)
+        if self.follows_metrics and own_loss is not None:
+            given, own_loss = own_loss, read(own_loss)
+            self.reads_loss = own_loss != given
+        request = split_losses(options.loss) if options.loss else own_loss or compiled.loss
         weights = compiled.loss_weights if own_weights is None else own_weights
         shapes, dtypes = [*leaves(info.label_shape)], [*leaves(info.label_dtype)]
         values = [None] * len(shapes) if request else [*leaves(samples.some_labels)]
         labels = [Labels(*parts) for parts in zip(shapes, dtypes, values, strict=True)]
         return make_terms(request, weights, outputs, labels, self.framework.RULES)
 
-    def remarks_on(self, options: TrainingOptions, model: Any, compiled: Compiled) -> list[str]:
-        """Return sentences on what of a model has no effect; they take as long as describing the whole model."""
+    def remarks_on(
+        self, options: TrainingOptions, model: Any, compiled: Compiled, terms: Sequence[LossTerm], asked: Asked
+    ) -> list[str]:
+        """Return sentences on what may surprise in a model; they take as long as describing the whole model."""
         # A framework of another package need not know.
-        remarks_on: Callable[..., list[str]] = getattr(self.framework, "remarks_on", lambda model, is_own: [])
-        return remarks_on(model, is_own=bool(options.with_steps(compiled.brings(options)).own_optimizer))
+        remarks_on: Callable[..., list[str]] = getattr(self.framework, "remarks_on", lambda *_, is_own: [])
+        is_own = bool(options.with_steps(compiled.brings(options)).own_optimizer)
+        return remarks_on(model, terms, asked, is_own=is_own)
 
     def callbacks(
         self, figures: Sequence[str], options: TrainingOptions, *, validates: bool, is_scheduled: bool = False

@@ -247,9 +247,9 @@ class CentralWeights:
 
     @property
     def evaluated(self) -> np.ndarray:
-        """Weights and model state to evaluate and save: the central ones, or their average over the steps."""
+        """Weights and model state to evaluate and save: the central ones, or their average over the updates."""
         average = self.rule.average
-        if average is None or not self._state.n_samples:
+        if average is None or not self._state.version:
             return self.central
         return np.concatenate([average, self.central[self.n_weights :]])
 

@@ -26,15 +26,17 @@ from nnlo_opt.engine.models.keras.compiled import (
     constraints_of,
     note_unread,
     refuse_own_methods,
+    with_objects_read,
 )
 from nnlo_opt.engine.models.keras.graph import NAMES, packed
-from nnlo_opt.engine.models.keras.metrics import metrics_of
+from nnlo_opt.engine.models.keras.metrics import metrics_of, remarks_on_logits
 from nnlo_opt.engine.models.legacy.architecture import read_architecture
 from nnlo_opt.engine.models.legacy.weight_files import is_compiled, read_saved_architecture
 from nnlo_opt.engine.models.legacy.weights import load_legacy_weights
 from nnlo_opt.engine.models.losses import LossTerm, Output, Shape
+from nnlo_opt.engine.models.metrics import NO_METRICS, Asked
 
-__all__ = ["forget_models", "metrics_of"]
+__all__ = ["forget_models", "metrics_of", "with_objects_read"]
 
 NOUN = "a Keras model"
 SUFFIX = ".keras"
@@ -214,12 +216,14 @@ def adapter(model: Any, terms: Sequence[LossTerm], *, jit_compile: bool = False,
     return KerasAdapter(model, terms, jit_compile=jit_compile, **measures)
 
 
-def remarks_on(model: Any, *, is_own: bool = False) -> list[str]:
-    """Return sentences on what differs from `fit` in a built model: dtypes, constraints, metrics of layers, saving.
+def remarks_on(
+    model: Any, terms: Sequence[LossTerm] = (), asked: Asked = NO_METRICS, *, is_own: bool = False
+) -> list[str]:
+    """Return sentences on what a user of a built model may not expect, and mostly differs from `fit`.
 
     `is_own`: True if Keras takes the steps.
     """
-    remarks = []
+    remarks = remarks_on_logits(terms, asked)
     if dtypes := sorted({variable.dtype for variable in model.trainable_variables} - {"float32"}):
         remarks.append(f"Weights in {' and '.join(dtypes)} are trained, exchanged and kept in float32.")
     if not is_own and (bound := constraints_of(model)):
@@ -232,10 +236,10 @@ def remarks_on(model: Any, *, is_own: bool = False) -> list[str]:
         remarks.append(f"Metrics of layers are not measured: {', '.join(own)}. `get_metrics` measures outputs.")
     import keras
 
-    if (asked := os.environ.get("KERAS_BACKEND")) != (backend := keras.backend.backend()):
+    if (wanted := os.environ.get("KERAS_BACKEND")) != (backend := keras.backend.backend()):
         remarks.append(
-            f"KERAS_BACKEND is {asked!r} since the module has set it, without effect on Keras, which uses {backend}: "
-            f"`{spelled('keras_backend', asked)}` chooses it."
+            f"KERAS_BACKEND is {wanted!r} since the module has set it, without effect on Keras, which uses {backend}: "
+            f"`{spelled('keras_backend', wanted)}` chooses it."
         )
     if fault := unsaved(model):
         remarks.append(f"The best model cannot be saved whole, but its weights are: {fault}")

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnlo_opt.core.base.errors import ConfigurationError, TrialError
-from nnlo_opt.engine.models.losses import LossTerm
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError, did_you_mean
+from nnlo_opt.engine.models.losses import Loss, LossTerm
 from nnlo_opt.engine.models.metrics import Asked, OutputMetric, asked_metrics, only_number
 
 
@@ -29,7 +29,7 @@ def _named(metric: Any) -> tuple[str, Any, bool]:
     if not callable(found):
         raise ConfigurationError(
             f"A metric must be one of Keras, the name of one, or a function (y_true, y_pred). Received: "
-            f"{metric!r:.200}."
+            f"{metric!r:.200}.{did_you_mean(metric, _names(metric))}"
         )
     is_object = isinstance(found, keras.metrics.Metric)
     kind = type(found).__name__ if is_object else getattr(found, "__name__", type(found).__name__)
@@ -40,6 +40,58 @@ def _named(metric: Any) -> tuple[str, Any, bool]:
     else:
         name = _without_counter(found.name, kind) if is_object else kind
     return name, found if is_object else keras.metrics.MeanMetricWrapper(found, name=name), is_plain
+
+
+def _names(metric: Any) -> list[str]:
+    """Return the names of metrics that a wrong one may mean."""
+    import keras
+
+    return [name for name in dir(keras.metrics) if not name.startswith("_")] if isinstance(metric, str) else []
+
+
+def remarks_on_logits(terms: Sequence[LossTerm], asked: Asked) -> list[str]:
+    """Return a sentence on metrics that expect probabilities of outputs that are logits; `fit` is silent, too."""
+    mistaken, remedies = [], []
+    for term in terms:
+        if _takes_logits(term.loss) and term.accuracy == "binary":
+            mistaken.append("acc" if len(terms) == 1 else f"{term.output}_acc")
+            remedies.append("BinaryAccuracy(threshold=0)")
+    for one in asked.metrics:
+        term = terms[one.output]
+        remedy = _for_logits(one.metric) if _takes_logits(term.loss) else None
+        if remedy is not None:
+            mistaken.append(one.name)
+            # A softmax depends on all logits of a sample.
+            is_enough = remedy and (term.accuracy == "binary" or "crossentropy" in type(one.metric).__name__.lower())
+            activation = "sigmoid" if term.accuracy == "binary" else "softmax"
+            remedies.append(f"{type(one.metric).__name__}({remedy})" if is_enough else f"a {activation} as last layer")
+    if not mistaken:
+        return []
+    return [
+        "The loss has from_logits=True, and some metrics take these logits for probabilities, as in `fit`: "
+        f"{', '.join(mistaken)}. Use {', '.join(dict.fromkeys(remedies))}."
+    ]
+
+
+def _takes_logits(loss: Loss) -> bool:
+    arguments = getattr(getattr(loss, "function", loss), "__self__", loss)
+    return getattr(arguments, "_fn_kwargs", {}).get("from_logits") is True
+
+
+def _for_logits(metric: Any) -> str | None:
+    """Return the argument with which a metric of Keras takes logits, "" if it has none; None if it takes them."""
+    if type(metric).__module__.partition(".")[0] != "keras" or type(metric).__name__ == "MeanMetricWrapper":
+        return None
+    config = metric.get_config()
+    if "from_logits" in config:
+        return None if config["from_logits"] else "from_logits=True"
+    if "thresholds" in config and config.get("top_k") is None:
+        given = config["thresholds"]
+        limits = given if isinstance(given, list | tuple) else [0.5 if given is None else given]
+        return "thresholds=0" if any(0 < limit < 1 for limit in limits) else None
+    if config.get("threshold") is not None:
+        return "threshold=0" if 0 < config["threshold"] < 1 else None
+    return "" if "num_thresholds" in config else None
 
 
 def _without_counter(name: str, kind: str) -> str:
@@ -136,13 +188,16 @@ class States:
         return found
 
     def _result(self, one: OutputMetric, state: Sequence[np.ndarray]) -> float:
+        import keras
         from keras import ops
 
-        values = [ops.cast(value, variable.dtype) for value, variable in zip(state, one.metric.variables, strict=True)]
-        result = one.metric.stateless_result(values)
-        if isinstance(result, Mapping):
-            raise TrialError(f"a metric must be one number; {one.name} is a dict of {', '.join(map(str, result))}")
-        return only_number(one.name, np.asarray(ops.convert_to_numpy(result)))
+        pairs = zip(one.metric.variables, state, strict=True)
+        # Not `stateless_result`: a result may be a variable, which has this value only within the scope.
+        with keras.StatelessScope([(variable, ops.cast(value, variable.dtype)) for variable, value in pairs]):
+            result = one.metric.result()
+            if isinstance(result, Mapping):
+                raise TrialError(f"a metric must be one number; {one.name} is a dict of {', '.join(map(str, result))}")
+            return only_number(one.name, np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(result))))
 
     def _each(self, states: Sequence[Any]) -> Iterator[tuple[OutputMetric, Sequence[Any]]]:
         """Yield the metrics, each with its part of the states of all."""

@@ -1,0 +1,62 @@
+"""Jobs that share a search (`--join`), with real ranks: one hands over, and what is refused leaves no trace."""
+
+import signal
+
+import pytest
+
+from tests.helpers import launcher, objectives
+
+pytestmark = pytest.mark.mpi
+
+OBJECTIVE = objectives.module("""
+    for epoch in (1, 2, 3):
+        time.sleep(0.2)
+        report(epoch, parameters["x"] / epoch)
+    return parameters["x"]
+""")
+DRIVER = ["OptimizationDriver", "--model", "objective.py", "--hyper-opt", "random", "--seed", "3", "--checkpoint", "R"]
+#: nobody is silent for so long, however busy the machine
+JOIN = ["--join", "10m"]
+RUN = "checkpoints/R"
+
+
+def more(n):
+    return [*DRIVER, *JOIN, "--num-iterations", str(n)]
+
+
+def content(run):
+    """Return what is in the files of all jobs."""
+    return {path: path.read_bytes() for path in (run / "jobs").rglob("*") if path.is_file()}
+
+
+def test_a_job_alone_completes_and_a_later_one_ends_or_continues(tmp_path):
+    (tmp_path / "objective.py").write_text(OBJECTIVE)
+    run = tmp_path / RUN
+    launcher.run(1, more(2), tmp_path)
+    launcher.check_search(run, 2)
+    before = content(run)
+    refused = launcher.run(1, [*more(2), "--seed", "4"], tmp_path, code=2)
+    assert "--seed" in refused.err
+    assert content(run) == before, "a job that asks for another search is not noticed"
+    assert "is complete" in launcher.run(1, more(2), tmp_path).out
+    launcher.check_search(run, 2)
+    launcher.run(1, more(3), tmp_path)
+    launcher.check_search(run, 3)
+    assert [event["job"] for event in launcher.events_of(run, "TermBegan")] == [1, 3]
+
+
+@pytest.mark.proof
+def test_another_job_takes_the_place_of_a_coordinator_that_is_told_to_end(tmp_path):
+    (tmp_path / "objective.py").write_text(OBJECTIVE)
+    run = tmp_path / RUN
+    first = launcher.start(3, [*more(40), "--block-size", "1"], tmp_path)
+    first.wait_for(run, "JobJoined", 1)
+    second = launcher.start(2, more(40), tmp_path)
+    first.wait_for(run, "JobJoined", 2)
+    first.process.send_signal(signal.SIGUSR1)
+    assert "Job 1 has left" in first.wait(60, code=75).out
+    second.wait(120, code=0)
+    launcher.check_search(run, 40)
+    assert [event["job"] for event in launcher.events_of(run, "TermBegan")] == [1, 2]
+    assert [event["expelled"] for event in launcher.events_of(run, "JobLeft")] == [False]
+    assert not any(event["counts"] for event in launcher.events_of(run, "AssignmentLost"))
