@@ -60,3 +60,22 @@ def test_another_job_takes_the_place_of_a_coordinator_that_is_told_to_end(tmp_pa
     assert [event["job"] for event in launcher.events_of(run, "TermBegan")] == [1, 2]
     assert [event["expelled"] for event in launcher.events_of(run, "JobLeft")] == [False]
     assert not any(event["counts"] for event in launcher.events_of(run, "AssignmentLost"))
+
+
+def test_a_job_of_one_rank_hears_what_was_decided_although_its_objective_waits_for_that(tmp_path):
+    """The coordinator is in another thread, and may be in another job."""
+    (tmp_path / "objective.py").write_text(OBJECTIVE)
+    launcher.run(1, [*more(6), "--pruner", "asha"], tmp_path)
+    assert launcher.events_of(tmp_path / RUN, "RunCompleted")
+    assert len(launcher.events_of(tmp_path / RUN, "EpochEnded")) > 6
+
+
+@pytest.mark.proof
+def test_a_job_of_one_rank_says_goodbye_although_its_objective_does_not_return(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.module("    time.sleep(600)"))
+    run = tmp_path / RUN
+    job = launcher.start(1, [*more(2), "--grace", "6"], tmp_path)
+    job.wait_for(run, "FoldAssigned", 1)
+    job.process.send_signal(signal.SIGUSR1)
+    job.wait(30, code=75)
+    assert b'"Left"' in (run / "jobs" / "job-1.log").read_bytes()

@@ -48,11 +48,14 @@ class JobThread(threading.Thread):
         make_job: creates the job; called in this thread.
         search: the coordinator of this job's terms.
         turn: held while the job works.
+        look: called before each step; lets the job leave before time is over, although user code may be running.
     """
 
-    def __init__(self, make_job: Callable[[], Job], search: LeadingSearch, turn: threading.RLock) -> None:
+    def __init__(
+        self, make_job: Callable[[], Job], search: LeadingSearch, turn: threading.RLock, look: Callable[[], None]
+    ) -> None:
         super().__init__(name="job", daemon=True)
-        self._make_job, self._search, self._turn = make_job, search, turn
+        self._make_job, self._search, self._turn, self._look = make_job, search, turn, look
         self._job: Job | None = None
         self._leaves = self._leaves_at_once = False
         self._woken = threading.Event()
@@ -97,6 +100,7 @@ class JobThread(threading.Thread):
                 self._search.close()
 
     def _step(self, job: Job) -> bool:
+        self._look()
         with self._turn:
             if self._leaves:
                 job.leave(at_once=self._leaves_at_once)
@@ -145,7 +149,7 @@ class JoiningStart(Start):
             n_masters=driver.options.n_masters,
             n_processes=driver.options.n_processes,
         )
-        self._thread = JobThread(make_job, self._search, turn)
+        self._thread = JobThread(make_job, self._search, turn, self._look_for_end)
         self._thread.start()
         driver.ranks.may_be_at_work = True
         try:
@@ -204,11 +208,12 @@ class JoiningStart(Start):
 
     def work_within_call(self) -> bool:
         """Pass messages on during a call of user code."""
-        self._relay.turn()
+        if self._relay.turn() and self._relay.has_arrived:
+            self._thread.wake()
         return self._thread.error is None
 
     def _look_for_end(self) -> None:
-        """Leave before time is over."""
+        """Leave before time is over; either thread may call this."""
         now_s, preemption = time.monotonic(), self._driver.context.preemption
         if self._abandons_at_s is None:
             left_s, pause_s = preemption.left_s, self._pause_s
