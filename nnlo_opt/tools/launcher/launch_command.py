@@ -4,11 +4,11 @@ import argparse
 import os
 import shlex
 import signal
-import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from nnlo_opt.core.trials.deaths import Death, leave_note, read_notes
 from nnlo_opt.core.trials.ledger import Ledger
 from nnlo_opt.core.trials.owner import forget_owner
 from nnlo_opt.core.trials.run_directory import JOURNAL_NAME, RunRequest, choose_name, refuse_existing
-from nnlo_opt.core.trials.run_lock import launcher_of, not_writable
+from nnlo_opt.core.trials.run_lock import launcher_of
 from nnlo_opt.engine.runtime.environment import EXIT_CODE, ULFM
 from nnlo_opt.engine.runtime.launched import N_RANKS
 from nnlo_opt.engine.runtime.mpi_kind import MpiKind
@@ -36,9 +36,9 @@ from nnlo_opt.tools.launcher.supervisor import Ended, Standing, Supervisor
 
 #: share of the grace period for the ranks; the launcher kills a job that takes longer
 GRACE_PART = 0.9
-#: file in the launcher's folder that exists while MPI starts
+#: file in the run directory that exists while MPI starts
 SIGN_NAME = "launch.begins"
-#: file in the launcher's folder for the exit code of all ranks
+#: file in the run directory for the exit code of all ranks
 EXIT_CODE_NAME = "launch.code"
 
 
@@ -71,8 +71,13 @@ class DriverCommand:
     run: RunRequest
     #: value of `--max-attempts`
     max_attempts: int
-    #: True if the job shares its run with others
-    joins: bool = False
+    #: end of the names of this launcher's files; empty if it is the only one of the run, which no other job joins
+    own: str = ""
+
+    @property
+    def joins(self) -> bool:
+        """True if other jobs may share the run, each with a launcher of its own."""
+        return bool(self.own)
 
     @classmethod
     def parse(cls, command: Sequence[str]) -> "DriverCommand":
@@ -94,7 +99,7 @@ class DriverCommand:
             arguments=options.command_line,  # including the current options of a file
             run=replace(options.run, name=name),
             max_attempts=options.plan.max_attempts,
-            joins=options.joins,
+            own=f"-{uuid.uuid4().hex[:12]}" * options.joins,
         )
 
     @property
@@ -160,43 +165,25 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
 
     for signum in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, ask)
-    with _folder_of(driver) as folder:
+    if driver.joins:
+        make_directory(driver.directory)
+    with nullcontext() if driver.joins else launcher_of(driver.directory):
         # Without ULFM the death of a rank ends the job at any time.
-        sign = SafePath(folder) / SIGN_NAME if ulfm else None
-        environment[EXIT_CODE] = str((folder / EXIT_CODE_NAME).resolve())
+        sign = SafePath(driver.directory) / (SIGN_NAME + driver.own) if ulfm else None
+        environment[EXIT_CODE] = str((driver.directory / (EXIT_CODE_NAME + driver.own)).resolve())
 
         def start(words: list[str]) -> Job:
             return Job([*starter, *words], environment, sign)
 
-        code = _supervise(driver, folder, start, kind, arguments, preemption)
-        if code == EXIT_PREEMPTED and not driver.joins:
+        code = _supervise(driver, start, kind, arguments, preemption)
+        if code == EXIT_PREEMPTED:
             words = ["nnlo-opt", "launch", *argv]
             print(driver.run.interrupted_text(ledger_of(driver.directory), words), file=sys.stderr, flush=True)
         return code
 
 
-@contextmanager
-def _folder_of(driver: DriverCommand) -> Iterator[Path]:
-    """Return the launcher's folder during a `with` block: the run directory, or its own in a run that jobs share."""
-    if not driver.joins:
-        with launcher_of(driver.directory):
-            yield driver.directory
-        return
-    folder = driver.directory / f"launch-{socket.gethostname()}-{os.getpid()}"
-    try:
-        make_directory(folder)
-    except OSError as error:
-        raise not_writable(driver.directory, error) from None
-    try:
-        yield folder
-    finally:
-        with suppress(OSError):
-            (SafePath(driver.directory) / folder.name).remove()
-
-
 def _supervise(
     driver: DriverCommand,
-    folder: Path,
     start: Callable[[list[str]], Job],
     kind: MpiKind,
     arguments: argparse.Namespace,
@@ -204,13 +191,11 @@ def _supervise(
 ) -> int:
     supervisor = Supervisor(max_restarts=arguments.max_restarts, max_attempts=driver.max_attempts)
     before = Standing.of(ledger_of(driver.directory))
-    if driver.joins:
-        before = before.replaced(start=(0.0, 0))
     again = False
     while True:
         if preemption.is_asked:
             return EXIT_PREEMPTED
-        code_file, reported = SafePath(folder) / EXIT_CODE_NAME, None
+        code_file = SafePath(driver.directory) / (EXIT_CODE_NAME + driver.own)
         with suppress(OSError):
             code_file.write_bytes(b"")  # the machine of rank 0 may see a new file with delay
         job = start(driver.line(GRACE_PART * arguments.grace, again=again))
@@ -218,28 +203,25 @@ def _supervise(
         with suppress(OSError, ValueError):
             text = code_file.read_bytes().decode()
             code_file.unlink()
-            reported = int(text)
-            code = code or reported
+            code = code or int(text)
         if job.was_late:
             _say(
                 f"the job had not ended {arguments.grace:g} s after the order to end: it was killed. Training since "
                 "the last checkpoints will be repeated. A longer `--grace` leaves more time."
             )
+        if driver.joins and code == EXIT_OK:
+            return EXIT_OK  # the search is complete, whichever job has ended it
         after = Standing.of(ledger_of(driver.directory))
-        if driver.joins:  # the journal tells how the search goes on, but not how this job has ended
-            number = before.start[1] + job.has_begun
-            after = after.replaced(start=(0.0, number), complete=reported == EXIT_OK, preempted=False, has_result=True)
-        elif after.start != before.start:
+        if after.start != before.start and not driver.joins:
             forget_owner(driver.directory)  # the owner was this job; the next may run on another machine
-        notes = [] if driver.joins else read_notes(driver.directory)
-        died = [str(death) for death in notes if death.world_rank is not None]
+        died = [str(death) for death in read_notes(driver.directory) if death.world_rank is not None]
         ended = Ended(
             before=before,
             after=after,
             exit_code=code,
             ordered=preemption.is_asked,
             has_begun=job.has_begun,
-            died=died[0] if died and after.start != before.start else "",
+            died=died[0] if died and after.start != before.start and not driver.joins else "",
         )
         verdict = supervisor.judge(ended)
         if verdict.sentence:
@@ -256,7 +238,7 @@ def _supervise(
         while time.monotonic() < until_s and not preemption.is_asked:
             time.sleep(LOOK_S)
         # The run to be replaced by `--overwrite` may still exist if no start has opened the new one.
-        again = again or (not driver.joins and (after.start != before.start or not driver.run.overwrite))
+        again = again or after.start != before.start or not driver.run.overwrite
         before = after
 
 

@@ -22,7 +22,7 @@ from nnlo_opt.app.run.start.inquiry import Inquiry
 from nnlo_opt.app.run.start.one_start import Start
 from nnlo_opt.app.run.start.script_folders import folders_of
 from nnlo_opt.app.run.workload.findings import Findings
-from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, NOTHING_BEGUN, NnloError
+from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, NOTHING_BEGUN, NnloError, OutOfTimeError
 from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.comm.transport import wait_until
@@ -160,7 +160,8 @@ class JoiningStart(Start):
         except BaseException:
             self._leave_at_once()
             raise
-        driver.ranks.have_stopped()
+        if not self._relay.is_busy:
+            driver.ranks.have_stopped()
         return run.path, self._code_of_end()
 
     def _order_of(self, findings: Findings) -> Callable[[Ordered, int], Message]:
@@ -175,6 +176,8 @@ class JoiningStart(Start):
             return self._code
         if why := self._thread.expelled_because:
             raise NnloError(f"The coordinator of `{self._run.shown}` has sent this job away: {why}")
+        if self._relay.is_busy:
+            raise OutOfTimeError("there is no time left to wait for busy ranks: the job ends at once.")
         shown, is_complete = self._run.shown, self._thread.is_complete
         if is_complete is None:
             self._driver.say(f"Job {self._thread.number} has left; `{shown}` goes on in other jobs, or when one joins.")
