@@ -93,3 +93,14 @@ def test_a_job_of_one_rank_says_goodbye_although_its_objective_does_not_return(t
     job.process.send_signal(signal.SIGUSR1)
     job.wait(30, code=75)
     assert b'"Left"' in (run / "jobs" / "job-1.log").read_bytes()
+
+
+@pytest.mark.proof
+def test_a_job_whose_files_are_gone_says_so(tmp_path):
+    (tmp_path / "objective.py").write_text(OBJECTIVE)
+    job = launcher.start(1, more(100), tmp_path)
+    job.wait_for(tmp_path / RUN, "TrialCompleted", 1)
+    (tmp_path / RUN / "jobs").rename(tmp_path / "elsewhere")
+    said = job.wait(30, code=1).err
+    assert "must remain readable and writable. Received: [Errno 2]" in said
+    assert "Traceback" not in said

@@ -195,7 +195,7 @@ def _supervise(
     while True:
         if preemption.is_asked:
             return EXIT_PREEMPTED
-        code_file = SafePath(driver.directory) / (EXIT_CODE_NAME + driver.own)
+        code_file, reported = SafePath(driver.directory) / (EXIT_CODE_NAME + driver.own), None
         with suppress(OSError):
             code_file.write_bytes(b"")  # the machine of rank 0 may see a new file with delay
         job = start(driver.line(GRACE_PART * arguments.grace, again=again))
@@ -203,13 +203,14 @@ def _supervise(
         with suppress(OSError, ValueError):
             text = code_file.read_bytes().decode()
             code_file.unlink()
-            code = code or int(text)
+            reported = int(text)
+            code = code or reported
         if job.was_late:
             _say(
                 f"the job had not ended {arguments.grace:g} s after the order to end: it was killed. Training since "
                 "the last checkpoints will be repeated. A longer `--grace` leaves more time."
             )
-        if driver.joins and code == EXIT_OK:
+        if driver.joins and code == reported == EXIT_OK:  # with ULFM mpirun's is 0 after the death of rank 0, too
             return EXIT_OK  # the search is complete, whichever job has ended it
         after = Standing.of(ledger_of(driver.directory))
         if after.start != before.start and not driver.joins:

@@ -155,6 +155,11 @@ class JoiningStart(Start):
         try:
             while self._thread.is_alive():
                 wait_until(self._turn, transport=driver.ranks.transport)
+            if isinstance(self._thread.error, OSError):
+                raise NnloError(
+                    f"The files of `{run.shown}/jobs` must remain readable and writable. Received: "
+                    f"{self._thread.error}. The search goes on in other jobs; the same command joins it again."
+                ) from None
             if self._thread.error is not None:
                 raise self._thread.error
         except BaseException:
