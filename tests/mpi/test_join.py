@@ -104,3 +104,11 @@ def test_a_job_whose_files_are_gone_says_so(tmp_path):
     said = job.wait(30, code=1).err
     assert "must remain readable and writable. Received: [Errno 2]" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.proof
+def test_a_job_of_one_rank_ends_although_its_objective_never_returns(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.module("    time.sleep(600)"))
+    said = launcher.run(1, [*more(2), "--trial-timeout", "2"], tmp_path, code=1).err
+    assert "Job 1 ends in the middle of a trial: Block 1 is stuck in the model's code" in said
+    assert launcher.events_of(tmp_path / RUN, "JobLeft")[0]["expelled"]

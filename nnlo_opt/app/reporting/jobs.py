@@ -111,7 +111,7 @@ def _here_text(job: dict[str, Any]) -> str:
 
 
 def _gone_text(job: dict[str, Any]) -> str:
-    why = f": {_on_a_line(job['reason'])}" if job["reason"] else ""
+    why = f": {_on_a_line(job['reason']).rstrip('.')}" if job["reason"] else ""
     how = "was expelled" if job["state"] == "expelled" else "left"
     when = f"{duration_text(job['gone_s'])} ago, after {duration_text(job['here_s'])}"
     return f"Job {job['job']} on {_on_a_line(job['host'])} {how} {when}{why}."

@@ -5,6 +5,8 @@ does everything of MPI: it passes messages between the ranks of this job and the
 system delays no rank, and a rank that trains in this process delays no file.
 """
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +24,7 @@ from nnlo_opt.app.run.start.inquiry import Inquiry
 from nnlo_opt.app.run.start.one_start import Start
 from nnlo_opt.app.run.start.script_folders import folders_of
 from nnlo_opt.app.run.workload.findings import Findings
-from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, NOTHING_BEGUN, NnloError, OutOfTimeError
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, NOTHING_BEGUN, NnloError, OutOfTimeError
 from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.comm.transport import wait_until
@@ -49,13 +51,20 @@ class JobThread(threading.Thread):
         search: the coordinator of this job's terms.
         turn: held while the job works.
         look: called before each step; lets the job leave before time is over, although user code may be running.
+        ended: called at the end, in this thread.
     """
 
     def __init__(
-        self, make_job: Callable[[], Job], search: LeadingSearch, turn: threading.RLock, look: Callable[[], None]
+        self,
+        make_job: Callable[[], Job],
+        search: LeadingSearch,
+        turn: threading.RLock,
+        look: Callable[[], None],
+        ended: Callable[[], None],
     ) -> None:
         super().__init__(name="job", daemon=True)
-        self._make_job, self._search, self._turn, self._look = make_job, search, turn, look
+        self._make_job, self._search, self._turn = make_job, search, turn
+        self._look, self._ended = look, ended
         self._job: Job | None = None
         self._leaves = self._leaves_at_once = False
         self._woken = threading.Event()
@@ -98,6 +107,7 @@ class JobThread(threading.Thread):
         finally:
             with self._turn:
                 self._search.close()
+            self._ended()
 
     def _step(self, job: Job) -> bool:
         self._look()
@@ -124,6 +134,8 @@ class JoiningStart(Start):
         #: monotonic time of the next attempt to open the run
         self._opens_at_s = 0.0
         self._code: int | None = None
+        #: True as long as the main thread passes messages on, or is in a call of user code
+        self._is_at_work = True
 
     def _see_through(self) -> tuple[Path, int]:
         driver, turn = self._driver, threading.RLock()
@@ -149,12 +161,13 @@ class JoiningStart(Start):
             n_masters=driver.options.n_masters,
             n_processes=driver.options.n_processes,
         )
-        self._thread = JobThread(make_job, self._search, turn, self._look_for_end)
+        self._thread = JobThread(make_job, self._search, turn, self._look_for_end, self._end_if_stuck)
         self._thread.start()
         driver.ranks.may_be_at_work = True
         try:
             while self._thread.is_alive():
                 wait_until(self._turn, transport=driver.ranks.transport)
+            self._is_at_work = False
             if isinstance(self._thread.error, OSError):
                 raise NnloError(
                     f"The files of `{run.shown}/jobs` must remain readable and writable. Received: "
@@ -163,6 +176,7 @@ class JoiningStart(Start):
             if self._thread.error is not None:
                 raise self._thread.error
         except BaseException:
+            self._is_at_work = False
             self._leave_at_once()
             raise
         if not self._relay.is_busy:
@@ -231,6 +245,21 @@ class JoiningStart(Start):
             self._thread.leave()
         elif now_s >= self._abandons_at_s:
             self._thread.leave(at_once=True)
+
+    def _end_if_stuck(self) -> None:
+        """Make sure that this process ends, once its job has, although a call of user code may never return."""
+        timer = threading.Timer(CLOSE_S, self._end_call)
+        timer.daemon = True
+        timer.start()
+
+    def _end_call(self) -> None:
+        time.sleep(1.0)  # if this process was stopped, the main thread may come first now
+        if self._is_at_work:
+            why = self._thread.expelled_because or self._thread.error or "its time is over"
+            line = f"Job {self._thread.number} ends in the middle of a trial: {str(why).rstrip('.')}."
+            self._driver.say(line, sys.stderr)
+            failed = self._thread.expelled_because or self._thread.error
+            os._exit(EXIT_FAILURE if failed else EXIT_PREEMPTED)
 
     def _open(self, first_rank: int, first_team: int) -> bool:
         """Have the ranks of this job write to the run, under their numbers among those of all jobs.
