@@ -251,9 +251,11 @@ class JoiningStart(Start):
         self._is_open = True
         leader = seen.ledger.leader
         if leader != self._thread.number:
+            # A file system may not yet show this job the journal that says who leads.
+            who = f"job {leader}" if leader else "another job"
             driver.say(
                 f"Job {self._thread.number} brings {counted(driver.topology.n_blocks, 'block')} to the search of "
-                f"`{seen.shown}`, which job {leader} coordinates."
+                f"`{seen.shown}`, which {who} coordinates."
             )
         return True
 
