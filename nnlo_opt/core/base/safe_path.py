@@ -226,6 +226,12 @@ class SafePath:
             return stat.S_ISDIR(self.stat().st_mode)
         return False
 
+    def is_link(self) -> bool:
+        """Return True for a link; False for a path that is gone, though a folder may still list it."""
+        with suppress(FileNotFoundError):
+            return stat.S_ISLNK(self.stat().st_mode)
+        return False
+
     def sync(self) -> None:
         """Flush a file's content, or a folder's entries, to disk."""
         with self._within() as folder:

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shlex
-import stat
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -344,7 +343,7 @@ def _files_of(run: SafePath, *others: str) -> list[SafePath]:
 def check_files(run: Path) -> None:
     """Raise ConfigurationError if a file or folder of a run is a link."""
     for path in _files_of(SafePath(run), LOCK_NAME, OWNER_NAME, LAUNCH_LOCK_NAME, LAUNCH_OWNER_NAME):
-        if stat.S_ISLNK(path.stat().st_mode):
+        if path.is_link():
             raise ConfigurationError(
                 "A run directory must contain files and not links, which others may have put there. Received: "
                 f"`{path}`, a link. Remove the link, replace it by its target, or choose another name by "

@@ -95,8 +95,9 @@ class BatchJob(Frozen):
             line = f"timeout --foreground --preserve-status --signal=USR1 {seconds} {line}"
         lines += [
             f"{line} &",
-            "# Codes 138 and 143 mean that a signal interrupted the wait.",
-            'code=138; while [ "$code" = 138 ] || [ "$code" = 143 ]; do wait "$!"; code=$?; done',
+            "# A signal interrupts the wait; the last one returns the code of what has ended.",
+            'while kill -0 "$!" 2> /dev/null; do wait "$!"; done',
+            'wait "$!"; code=$?',
         ]
         if self.scheduler == "slurm":
             lines.append('if [ "$code$cancelled" = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi')

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from nnlo_opt.core.base.errors import ConfigurationError, JournalError
+from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.trials import events as ev
-from nnlo_opt.core.trials.run_directory import RunRequest, choose_name, open_run, refuse_existing
+from nnlo_opt.core.trials.run_directory import RunRequest, check_files, choose_name, open_run, refuse_existing
 from tests.helpers.refusals import check_refused
 
 STARTED = ev.RunStarted(time_s=0.0, unix_s=0.0, n_ranks=1, n_blocks=1, identity={})
@@ -381,6 +382,18 @@ def test_a_run_with_a_link_in_place_of_a_file_is_not_opened(tmp_path, name, kind
     check_refused("must contain files and not links", open_run, request(tmp_path, "a", **kind), "a")
     assert (path / name).is_symlink()
     assert not [*home.iterdir()]
+
+
+def test_a_file_that_is_gone_though_the_folder_lists_it_is_no_hindrance(tmp_path, monkeypatch):
+    # Listings of network file systems are old, and other jobs replace files meanwhile.
+    path, listed = make_run(tmp_path, "a", STARTED), SafePath.glob
+
+    def old_listing(folder, pattern):
+        return [*listed(folder, pattern), *([folder / "summary.json"] if pattern == "summary.json" else ())]
+
+    monkeypatch.setattr(SafePath, "glob", old_listing)
+    assert not (path / "summary.json").exists()
+    check_files(path)
 
 
 def test_a_run_directory_may_be_a_link(tmp_path):

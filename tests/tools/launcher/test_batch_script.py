@@ -176,9 +176,11 @@ def job_of(scheduler, command, walltime_s=7500.0):
     return BatchJob(plan=layout, command=command, walltime_s=walltime_s, scheduler=scheduler)
 
 
-def started(job, tmp_path, replaced=()):
+WAITS = """trap 'echo heard; exit 75' USR1; echo ready; while true; do sleep 0.1; done"""
+
+
+def started(job, tmp_path, replaced=(), launcher=WAITS):
     """Start a script, in which `echo` stands for commands of the scheduler; `replaced`: words and what they become."""
-    launcher = """trap 'echo heard; exit 75' USR1; echo ready; while true; do sleep 0.1; done"""
     (tmp_path / "launcher.sh").write_text(launcher)
     script = job.script()
     for words, other in {CALLED[job.scheduler]: "echo again", **dict(replaced)}.items():
@@ -202,6 +204,18 @@ def test_the_script_passes_a_signal_on_and_ends_with_the_launchers_code(schedule
     # SIGTERM cancels a job, which must then not come back. LSF requeues by the exit code.
     comes_back = scheduler != "lsf" and signum == signal.SIGUSR1
     assert ("again" in (tmp_path / "out").read_text()) == comes_back
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "lsf"])
+@pytest.mark.parametrize("code", [0, 138, 143])
+def test_the_script_ends_with_a_launcher_whatever_its_code(scheduler, code, tmp_path):
+    # 138 and 143 are also what `wait` returns when a signal interrupts it: the script once asked again for ever.
+    job = job_of(scheduler, ("bash", str(tmp_path / "launcher.sh")))
+    process = started(job, tmp_path, launcher=f"exit {code}")
+    try:
+        assert process.wait(30) == code
+    finally:
+        process.kill()
 
 
 def test_a_script_of_pbs_gives_the_notice_itself(tmp_path):

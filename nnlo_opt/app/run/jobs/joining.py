@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from nnlo_opt.app.reporting.words import counted
 from nnlo_opt.app.run.jobs.leading import LeadingSearch, TermSearch
 from nnlo_opt.app.run.jobs.shared_run import SharedRun
+from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.start.begin import JobPlace
 from nnlo_opt.app.run.start.driver import Driver
 from nnlo_opt.app.run.start.end import Ending
@@ -26,6 +28,7 @@ from nnlo_opt.app.run.start.script_folders import folders_of
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, NOTHING_BEGUN, NnloError, OutOfTimeError
 from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.comm.transport import wait_until
 from nnlo_opt.core.coordinator.ending import PAUSE_PART, WALLTIME_PAUSE_PART
@@ -36,11 +39,25 @@ from nnlo_opt.core.jobs.lines import Ordered
 from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING, Timing
 from nnlo_opt.core.jobs.pace import SLOW_S
 from nnlo_opt.core.jobs.relay import Relay
+from nnlo_opt.core.trials.identity import StartSettings
 from nnlo_opt.core.trials.run_directory import RunDirectory
 from nnlo_opt.engine.runtime.process import code_of_user
+from nnlo_opt.engine.search.custom import custom_name
+from nnlo_opt.engine.search.registry import AUTO
 
 #: most seconds of waiting for the job's thread once this start has to end
 CLOSE_S = 5.0
+#: fields of a plan and of a budget that a resume may change -> their options
+_OF_SEARCH = {
+    "hyper_opt": "hyper_opt",
+    "num_iterations": "num_iterations",
+    "target_objective": "target_objective",
+    "max_attempts": "max_attempts",
+    "timeout_s": "timeout",
+    "n_without_improvement": "stop_after_no_improvement",
+    "n_alike_failures": "max_failures",
+    "trial_timeout_s": "trial_timeout",
+}
 
 
 class JobThread(threading.Thread):
@@ -284,6 +301,8 @@ class JoiningStart(Start):
                 f"Job {self._thread.number} brings {counted(driver.topology.n_blocks, 'block')} to the search of "
                 f"`{seen.shown}`, which job {leader} coordinates."
             )
+            if differing := _differing(driver.options, seen.ledger.settings):
+                driver.say(f"The search has the options of job {leader}: {', '.join(differing)}.")
         return True
 
     def _refuse_another(self) -> RunDirectory:
@@ -323,6 +342,18 @@ class JoiningStart(Start):
             f"Job {self._thread.number} has left `{self._run.shown}`, which goes on in other jobs, or when one joins; "
             "the same command joins it again."
         )
+
+
+def _differing(options: Options, settings: StartSettings) -> list[str]:
+    """Return in words which options of the search are others than those of the job that coordinates."""
+    own, known = asdict(options.plan), dict(settings.plan.plain)
+    own, known = own | own["budget"], known | known.get("budget", {})
+    own["hyper_opt"], known["hyper_opt"] = custom_name(options.search.algorithm), settings.hyper_opt
+    return [
+        f"`{spelled(option)}` is {known[name]}, not {own[name]}"
+        for name, option in _OF_SEARCH.items()
+        if name in known and known[name] != own[name] and own[name] != AUTO
+    ]
 
 
 def _end_of_walltime(driver: Driver) -> tuple[float, float]:
