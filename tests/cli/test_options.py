@@ -199,7 +199,7 @@ def test_the_tables_above_leave_no_option_out(program):
     covered = {arguments[0].partition("=")[0] for name, arguments, _, _ in ALL if name == program}
     # `--model` stands in all tables
     of_search = {"--command", "--command-folder", "--command-own", "--report-pattern", "--result-pattern"}
-    of_search |= {"--try-output"}
+    of_search |= {"--try-output", "--join"}
     elsewhere = {"--from-run"} if program == "TrainingDriver" else of_search
     elsewhere |= {"--help", "--help-all", "--copy-command", "--options"}
     assert covered | elsewhere == set(options_of(driver_parser(program)))

@@ -60,3 +60,47 @@ def test_another_job_takes_the_place_of_a_coordinator_that_is_told_to_end(tmp_pa
     assert [event["job"] for event in launcher.events_of(run, "TermBegan")] == [1, 2]
     assert [event["expelled"] for event in launcher.events_of(run, "JobLeft")] == [False]
     assert not any(event["counts"] for event in launcher.events_of(run, "AssignmentLost"))
+
+
+def test_a_job_of_one_rank_hears_what_was_decided_although_its_objective_waits_for_that(tmp_path):
+    """The coordinator is in another thread, and may be in another job."""
+    (tmp_path / "objective.py").write_text(OBJECTIVE)
+    launcher.run(1, [*more(6), "--pruner", "asha"], tmp_path)
+    assert launcher.events_of(tmp_path / RUN, "RunCompleted")
+    assert len(launcher.events_of(tmp_path / RUN, "EpochEnded")) > 6
+
+
+@pytest.mark.proof
+def test_each_job_has_a_launcher_that_starts_it_again(tmp_path):
+    (tmp_path / "objective.py").write_text(OBJECTIVE)
+    run, launch = tmp_path / RUN, ["nnlo-opt", "launch", "-n", "2", "--no-ulfm", "--"]
+    jobs = [launcher.start(1, [*launch, *DRIVER, "--join", "20", "--num-iterations", "40"], tmp_path) for _ in range(2)]
+    jobs[0].wait_for(run, "JobJoined", 2)
+    jobs[0].rank(1).kill()
+    assert "starting again from the journal, restart 1 of at most 10" in jobs[0].wait(120).err
+    jobs[1].wait(60)
+    launcher.check_search(run, 40)
+    assert len(launcher.events_of(run, "JobJoined")) == 3
+    assert not list(run.glob("launch*"))
+
+
+@pytest.mark.proof
+def test_a_job_of_one_rank_says_goodbye_although_its_objective_does_not_return(tmp_path):
+    (tmp_path / "objective.py").write_text(objectives.module("    time.sleep(600)"))
+    run = tmp_path / RUN
+    job = launcher.start(1, [*more(2), "--grace", "6"], tmp_path)
+    job.wait_for(run, "FoldAssigned", 1)
+    job.process.send_signal(signal.SIGUSR1)
+    job.wait(30, code=75)
+    assert b'"Left"' in (run / "jobs" / "job-1.log").read_bytes()
+
+
+@pytest.mark.proof
+def test_a_job_whose_files_are_gone_says_so(tmp_path):
+    (tmp_path / "objective.py").write_text(OBJECTIVE)
+    job = launcher.start(1, more(100), tmp_path)
+    job.wait_for(tmp_path / RUN, "TrialCompleted", 1)
+    (tmp_path / RUN / "jobs").rename(tmp_path / "elsewhere")
+    said = job.wait(30, code=1).err
+    assert "must remain readable and writable. Received: [Errno 2]" in said
+    assert "Traceback" not in said

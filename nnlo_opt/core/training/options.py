@@ -19,7 +19,7 @@ from nnlo_opt.core.training.stopping import EarlyStopping, TargetMetric
 from nnlo_opt.core.update_rules.clipping import CLIPPINGS, Clipping
 from nnlo_opt.core.update_rules.effect import have_same_steps
 from nnlo_opt.core.update_rules.layers import Layer
-from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS, Optimizer
+from nnlo_opt.core.update_rules.optimizers import OPTIMIZERS, BaseOptimizer
 from nnlo_opt.core.update_rules.registry import RULES, default_values
 from nnlo_opt.core.update_rules.rule import UpdateRule
 from nnlo_opt.core.update_rules.staleness import StalenessPolicy
@@ -100,7 +100,7 @@ class TrainingOptions:
     #: optimizer that the model brings and that its framework runs, in words; empty for `optimizer`
     own_optimizer: str = field(default="", compare=False, repr=False)
     #: that optimizer, on a rank with the model
-    own: Optimizer | None = field(default=None, compare=False, repr=False)
+    own: BaseOptimizer | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "TrainingOptions":

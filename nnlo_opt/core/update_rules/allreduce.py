@@ -61,7 +61,9 @@ class AllreduceWorker(SteppingWorker):
     _shared: PartedStep | None = None
 
     def share(self, make: Callable[[Optimizer], Step]) -> Step:
-        self._shared = shared = make(self._optimizer)
+        optimizer = self._optimizer
+        assert isinstance(optimizer, Optimizer), "an optimizer of a framework takes no parts of a step"
+        self._shared = shared = make(optimizer)
         self.weights, self.gradient = shared.weights, shared.gradient
         return shared
 
@@ -87,7 +89,7 @@ class Allreduce(UpdateRule):
         return AllreduceMaster(0 if options.ema is None else n_weights)
 
     def worker_half(self, options: RuleOptions, n_weights: int) -> AllreduceWorker:
-        return AllreduceWorker(n_weights, self.optimizer(options, n_weights))
+        return AllreduceWorker(n_weights, self.stepping(options, n_weights))
 
     def takes_own(self, options: RuleOptions, n_workers: int) -> bool:
         return type(self) is Allreduce  # a custom rule need not use `optimizer`

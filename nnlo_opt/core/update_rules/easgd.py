@@ -37,6 +37,7 @@ from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.update_rules.optimizers import (
     SGD,
+    BaseOptimizer,
     Optimizer,
     check_fraction,
     check_positive,
@@ -170,7 +171,7 @@ class EasgdMaster(AveragingMaster):
 class EasgdWorker(SteppingWorker):
     """The worker's half: trains independently and pushes its weights; the answer is the elastic force on them."""
 
-    def __init__(self, n_weights: int, optimizer: Optimizer) -> None:
+    def __init__(self, n_weights: int, optimizer: BaseOptimizer) -> None:
         super().__init__(n_weights, optimizer)
         self._ahead = aligned_empty(n_weights)
 
@@ -239,7 +240,7 @@ class Easgd(UpdateRule):
         return EasgdMaster(moving_rate(options.of_rules["elastic_force"], n_workers), n_weights, options.ema)
 
     def worker_half(self, options: RuleOptions, n_weights: int) -> EasgdWorker:
-        return EasgdWorker(n_weights, self.optimizer(options, n_weights))
+        return EasgdWorker(n_weights, self.stepping(options, n_weights))
 
     def group_half(self, options: RuleOptions, n_weights: int, n_workers: int) -> EasgdGroup:
         return EasgdGroup(n_weights, moving_rate(options.of_rules["elastic_force"], n_workers))
@@ -251,8 +252,6 @@ class Easgd(UpdateRule):
         if momentum:
             rate = ElasticMomentum.default_learning_rate if rate is None else rate
             optimizer = ElasticMomentum(n_weights, rate, momentum)
-        elif options.own is not None:
-            return options.own
         elif options.worker_optimizer is None:
             parameters = {**options.optimizer_params, **options.worker_optimizer_params}
             optimizer = make_optimizer(options.optimizer, n_weights, rate, parameters)

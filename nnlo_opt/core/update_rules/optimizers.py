@@ -101,13 +101,81 @@ class _Part(NamedTuple):
     mean: FloatVector | None
 
 
-class Optimizer(ABC):
-    """Optimizer of `n_weights` weights.
+class BaseOptimizer(ABC):
+    """Optimizer of `n_weights` weights that takes whole steps."""
+
+    name: ClassVar[str]
+
+    def __init__(self, n_weights: int, learning_rate: float) -> None:
+        #: current and initial step size; may be set between steps
+        self.learning_rate = self.first_learning_rate = learning_rate
+        #: number of steps applied
+        self.n_steps = 0
+        #: running averages, (n_weights,) each, zero before the first step
+        self._slots: dict[str, FloatVector] = {}
+        self._ema = 0.0
+        self._n_weights = n_weights
+
+    def keep_average(self, ema: float) -> None:
+        """Keep the average of the weights, see `Optimizer.beside`; call before any other method."""
+        self._ema, self._slots[_AVERAGE] = ema, np.zeros(self._n_weights, np.float32)
+
+    @property
+    def average(self) -> FloatVector | None:
+        """Average of the weights, zero before the first step; None if none is kept."""
+        return self._slots.get(_AVERAGE)
+
+    def _move_average(self, mean: FloatVector, weights: FloatVector, scratch: FloatVector) -> None:
+        np.copyto(scratch, weights)
+        decay(mean, self._ema if self.n_steps > 1 else 0.0, scratch)
+
+    def take_layers(self, layers: Iterable[Layer]) -> None:  # noqa: B027
+        """Take the arrays of the model; called at most once, before any step."""
+
+    def at_step(self, n_steps: int) -> None:
+        """Set the number of steps applied, or begun by `Optimizer.apply_block`."""
+        self.n_steps = n_steps
+
+    @abstractmethod
+    def apply(self, weights: FloatVector, gradient: FloatVector) -> None:
+        """Apply one step to `weights` (n_weights,) in place; `gradient` (n_weights,) is not changed."""
+
+    @property
+    def slots(self) -> Sequence[FloatVector]:
+        """The running averages, in the order of their names in `state`."""
+        return list(self._slots.values())
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """Set the learning rate to `factor` times the initial one."""
+        self.learning_rate = self.first_learning_rate * factor
+
+    def live_in(self, memory: Sequence[FloatVector]) -> None:
+        """Use these vectors, with their contents, as `slots` from now on."""
+        self._slots = dict(zip(self._slots, memory, strict=True))
+
+    def state(self) -> dict[str, Any]:
+        """All state of the next step: plain scalars, and the live slots (copy them to keep them)."""
+        return {"name": self.name, "n_steps": self.n_steps, "learning_rate": self.learning_rate, **self._slots}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore (copy) what `state` of the same optimizer returned; CheckpointError for anything else."""
+        owner = f"the optimizer `{self.name}` for {self._n_weights} weights"
+        check_state(state, self.state(), owner, "optimizer and parameters")
+        self._take(state)
+
+    def _take(self, state: Mapping[str, Any]) -> None:
+        """Restore scalars and slots."""
+        self.n_steps, self.learning_rate = int(state["n_steps"]), float(state["learning_rate"])
+        for name, slot in self._slots.items():
+            slot[:] = state[name]
+
+
+class Optimizer(BaseOptimizer):
+    """Optimizer in NumPy, which works block by block.
 
     A subclass declares its parameters and slots, and implements `_update` for one block.
     """
 
-    name: ClassVar[str]
     parameters: ClassVar[Mapping[str, _Parameter]]
     #: slot -> parameter without which the slot is not needed; None if it is always needed
     averages: ClassVar[Mapping[str, str | None]]
@@ -115,13 +183,9 @@ class Optimizer(ABC):
     n_scratch: ClassVar[int] = 1
 
     def __init__(self, n_weights: int, learning_rate: float, values: Mapping[str, float | bool]) -> None:
-        #: current and initial step size; may be set between steps
-        self.learning_rate = self.first_learning_rate = learning_rate
-        #: number of steps applied
-        self.n_steps = 0
+        super().__init__(n_weights, learning_rate)
         #: name -> value of every parameter
         self.values = dict(values)
-        #: running averages, (n_weights,) each, zero before the first step
         self._slots = {
             slot: np.zeros(n_weights, np.float32)
             for slot, switch in self.averages.items()
@@ -130,12 +194,10 @@ class Optimizer(ABC):
         #: see `beside`
         self._weight_decay = float(values.get("weight_decay", 0.0))
         self._no_decay: str | None = None
-        self._ema = 0.0
         #: slices of the weights that decay
         self._decaying: Sequence[slice] = [slice(0, n_weights)]
         #: temporaries of one block
         self._scratch = [scratch_for(n_weights) for _ in range(self.n_scratch)]
-        self._n_weights = n_weights
         #: (start, stop) of a block -> cached result of `_part`
         self._parts: dict[tuple[int, int], _Part] = {}
 
@@ -152,7 +214,7 @@ class Optimizer(ABC):
             self._weight_decay = weight_decay
         self._no_decay = no_decay
         if ema is not None:
-            self._ema, self._slots[_AVERAGE] = ema, np.zeros(self._n_weights, np.float32)
+            self.keep_average(ema)
         return self
 
     def take_layers(self, layers: Iterable[Layer]) -> None:
@@ -161,17 +223,7 @@ class Optimizer(ABC):
             self._decaying = [layer.part for layer in layers if not re.search(self._no_decay, layer.name)]
             self._parts.clear()
 
-    @property
-    def average(self) -> FloatVector | None:
-        """Average of the weights, zero before the first step; None if none is kept."""
-        return self._slots.get(_AVERAGE)
-
-    def at_step(self, n_steps: int) -> None:
-        """Set the number of steps applied, or begun by `apply_block`."""
-        self.n_steps = n_steps
-
     def apply(self, weights: FloatVector, gradient: FloatVector) -> None:
-        """Apply one step to `weights` (n_weights,) in place; `gradient` (n_weights,) is not changed."""
         for vector in (weights, gradient):
             if vector.shape != (self._n_weights,) or vector.dtype != np.float32:
                 raise ValueError(
@@ -202,10 +254,6 @@ class Optimizer(ABC):
         if mean is not None:
             self._move_average(mean, own, scratch[0])
 
-    def _move_average(self, mean: FloatVector, weights: FloatVector, scratch: FloatVector) -> None:
-        np.copyto(scratch, weights)
-        decay(mean, self._ema if self.n_steps > 1 else 0.0, scratch)
-
     def _part(self, block: slice) -> _Part:
         """Return what a step on a block needs; cached, because cutting takes longer than one pass."""
         scratch = [array[: block.stop - block.start] for array in self._scratch]
@@ -217,32 +265,9 @@ class Optimizer(ABC):
         self._parts[block.start, block.stop] = part
         return part
 
-    @property
-    def slots(self) -> Sequence[FloatVector]:
-        """The running averages, in the order of their names in `state`."""
-        return list(self._slots.values())
-
-    def scale_learning_rate(self, factor: float) -> None:
-        """Set the learning rate to `factor` times the initial one."""
-        self.learning_rate = self.first_learning_rate * factor
-
     def live_in(self, memory: Sequence[FloatVector]) -> None:
-        """Use these vectors, with their contents, as `slots` from now on."""
-        self._slots = dict(zip(self._slots, memory, strict=True))
+        super().live_in(memory)
         self._parts.clear()
-
-    def state(self) -> dict[str, Any]:
-        """All state of the next step: plain scalars, and the live slots (copy them to keep them)."""
-        return {"name": self.name, "n_steps": self.n_steps, "learning_rate": self.learning_rate, **self._slots}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore (copy) what `state` of the same optimizer returned; CheckpointError for anything else."""
-        owner = f"the optimizer `{self.name}` for {self._n_weights} weights"
-        check_state(state, self.state(), owner, "optimizer and parameters")
-        self.n_steps = int(state["n_steps"])
-        self.learning_rate = float(state["learning_rate"])
-        for name, slot in self._slots.items():
-            slot[:] = state[name]
 
     @abstractmethod
     def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:

@@ -20,7 +20,7 @@ from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.base.vectors import aligned_empty
 from nnlo_opt.core.update_rules.clipping import Clipping
 from nnlo_opt.core.update_rules.layers import Layer, layers_within, whole_layers
-from nnlo_opt.core.update_rules.optimizers import Averaging, Optimizer, make_optimizer
+from nnlo_opt.core.update_rules.optimizers import Averaging, BaseOptimizer, Optimizer, make_optimizer
 from nnlo_opt.core.update_rules.vectors import FloatVector, block_size, blocks
 
 
@@ -100,7 +100,7 @@ class RuleOptions(Protocol):
         """Optimizer that the model brings, and that its framework runs, in words; empty for `optimizer`."""
 
     @property
-    def own(self) -> Optimizer | None:
+    def own(self) -> BaseOptimizer | None:
         """That optimizer, on a rank with the model."""
 
 
@@ -117,7 +117,7 @@ class Half:
     {'memory.velocity': array([0., 0.], dtype=float32)}
     """
 
-    _optimizer: Optimizer | None = None
+    _optimizer: BaseOptimizer | None = None
     #: name -> vector that the next update depends on, float32 (n_weights,). Change these vectors only in place: they
     #: may be in memory shared with other ranks, and checkpoints contain them
     memory: Mapping[str, FloatVector] = MappingProxyType({})
@@ -275,6 +275,8 @@ class MasterHalf(Half, ABC):
 class AveragingMaster(MasterHalf):
     """Master's half that moves the weights without an optimizer; subclasses call `_average` after each update."""
 
+    _optimizer: Averaging | None = None
+
     def __init__(self, n_weights: int = 0, ema: float | None = None) -> None:
         """Keep the average of `n_weights` weights with the momentum `ema`; None for no average."""
         if ema is not None:
@@ -392,10 +394,10 @@ class SteppingWorker(WorkerHalf):
 
     drains = False
 
-    def __init__(self, n_weights: int, optimizer: Optimizer) -> None:
+    def __init__(self, n_weights: int, optimizer: BaseOptimizer) -> None:
         super().__init__(n_weights)
         self.answer = aligned_empty(n_weights)
-        self._optimizer: Optimizer = optimizer
+        self._optimizer: BaseOptimizer = optimizer
 
     def step(self, n_samples: int) -> bool:
         self._optimizer.apply(self.weights, self.gradient)
@@ -499,15 +501,17 @@ class UpdateRule(ABC):
         raise ProtocolError(f"`{spelled('mode', self.name)}` has no sub-masters.")
 
     def optimizer(self, options: RuleOptions, n_weights: int) -> Optimizer:
-        """Return the optimizer that `--learning-rate` applies to."""
-        if options.own is not None:
-            return options.own
+        """Return the optimizer of the options, which `--learning-rate` applies to."""
         optimizer = make_optimizer(options.optimizer, n_weights, options.learning_rate, options.optimizer_params)
         return optimizer.beside(options.weight_decay, options.no_decay, options.ema)
 
+    def stepping(self, options: RuleOptions, n_weights: int) -> BaseOptimizer:
+        """Return the optimizer of whole steps: that of the model if its framework runs it, else `optimizer`."""
+        return self.optimizer(options, n_weights) if options.own is None else options.own
+
     def base_learning_rate(self, options: RuleOptions) -> float:
         """Return the initial learning rate, before schedules and callbacks."""
-        return self.optimizer(options, 1).first_learning_rate
+        return self.stepping(options, 1).first_learning_rate
 
     def takes_own(self, options: RuleOptions, n_workers: int) -> bool:
         """Return True if each of `n_workers` takes whole steps with `optimizer`, so that its framework can run it."""

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError
 from nnlo_opt.core.models.adapter import blame_on_trial
-from nnlo_opt.core.update_rules.optimizers import Optimizer, Slots
-from nnlo_opt.core.update_rules.vectors import FloatVector, blocks
+from nnlo_opt.core.update_rules.optimizers import BaseOptimizer
+from nnlo_opt.core.update_rules.vectors import FloatVector, blocks, scratch_for
 from nnlo_opt.engine.models.plain_data import packed, unpacked
 
 
@@ -70,21 +70,21 @@ class Stepping(Protocol):
         """Restore what `state` returned."""
 
 
-class OwnOptimizer(Optimizer):
+class OwnOptimizer(BaseOptimizer):
     """Optimizer of a model, run by its framework.
 
     Args:
         words: the optimizer in words, by which a checkpoint is recognised.
-        ema: see `Optimizer.beside`.
+        ema: momentum of the average of the weights; None for no average.
     """
 
     name = "own"
-    parameters: ClassVar = {}
-    averages: ClassVar = {}
 
     def __init__(self, n_weights: int, stepping: Stepping, words: str, ema: float | None = None) -> None:
-        super().__init__(n_weights, stepping.learning_rate, {})
-        self.beside(ema=ema)
+        super().__init__(n_weights, stepping.learning_rate)
+        if ema is not None:
+            self.keep_average(ema)
+        self._scratch = scratch_for(n_weights)
         self._stepping = stepping
         self._words = words
 
@@ -95,7 +95,7 @@ class OwnOptimizer(Optimizer):
         if (mean := self.average) is not None:
             for block in blocks(self._n_weights):
                 part = mean[block]
-                self._move_average(part, weights[block], self._scratch[0][: len(part)])
+                self._move_average(part, weights[block], self._scratch[: len(part)])
 
     def scale_learning_rate(self, factor: float) -> None:
         super().scale_learning_rate(factor)
@@ -110,9 +110,7 @@ class OwnOptimizer(Optimizer):
                 f"The state of {self._words} is expected. Received: that of {state.get('words', state.get('name'))}. "
                 "Resume with the optimizer of the checkpoint."
             )
-        self.n_steps, self.learning_rate = int(state["n_steps"]), float(state["learning_rate"])
-        for name, slot in self._slots.items():
-            slot[:] = state[name]
+        self._take(state)
         self._stepping.load_state(unpacked(np.asarray(state["packed"], np.uint8)))
 
     def try_step(self) -> None:
@@ -120,9 +118,6 @@ class OwnOptimizer(Optimizer):
         zeros = np.zeros(self._n_weights, np.float32)
         self.apply(zeros.copy(), zeros)
         self.state()
-
-    def _update(self, weights: FloatVector, gradient: FloatVector, slots: Slots, *scratch: FloatVector) -> None:
-        raise NotImplementedError("An optimizer of a framework steps on all weights at once.")
 
 
 def refusal_of_state(optimizer: Any, name: str, value: Any) -> ConfigurationError:

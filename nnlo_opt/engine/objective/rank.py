@@ -363,19 +363,23 @@ class ObjectiveRank:
         reported = attempt.report(epoch, value, figures)
         attempt.heard.discard(msg.GoOn)
         self._orders.send(ROOT, reported)
-        if self._setup.coordinate is None or self._setup.coordinate():
+        if self._coordinate():
             try:
                 self._look_for_orders()
                 if reported.waits:
-                    self._await(self._look_for_orders)
+                    self._await(lambda: self._look_for_orders() or not self._coordinate())
             except RanksLost:
                 if reported.waits:
                     raise  # otherwise the coordinator has died; keep the result of the call
         return attempt.goes_on()
 
+    def _coordinate(self) -> bool:
+        """Let the coordinator work if it is in this process; return False if it has failed."""
+        return self._setup.coordinate is None or self._setup.coordinate()
+
     def is_stopped(self) -> bool:
         """Return True if the coordinator waits for the end of the call; block rank 0 checks this between reports."""
-        if self._is_root and (self._setup.coordinate is None or self._setup.coordinate()):
+        if self._is_root and self._coordinate():
             with suppress(RanksLost):
                 self._look_for_orders()
         return msg.StopFold in self._attempt.heard

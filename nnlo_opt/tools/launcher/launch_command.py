@@ -6,8 +6,9 @@ import shlex
 import signal
 import sys
 import time
+import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from nnlo_opt.app.commands.driver_parsers import DRIVERS, normalise
 from nnlo_opt.app.reporting.results import read_ledger
 from nnlo_opt.app.run.options.kinds import FLAG, TEXT, whole
 from nnlo_opt.app.run.options.table import GRACE, Option
-from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_PREEMPTED, ConfigurationError
+from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, ConfigurationError
+from nnlo_opt.core.base.files import make_directory
 from nnlo_opt.core.base.safe_path import SafePath
 from nnlo_opt.core.trials.deaths import Death, leave_note, read_notes
 from nnlo_opt.core.trials.ledger import Ledger
@@ -69,6 +71,13 @@ class DriverCommand:
     run: RunRequest
     #: value of `--max-attempts`
     max_attempts: int
+    #: end of the names of this launcher's files; empty if it is the only one of the run, which no other job joins
+    own: str = ""
+
+    @property
+    def joins(self) -> bool:
+        """True if other jobs may share the run, each with a launcher of its own."""
+        return bool(self.own)
 
     @classmethod
     def parse(cls, command: Sequence[str]) -> "DriverCommand":
@@ -90,6 +99,7 @@ class DriverCommand:
             arguments=options.command_line,  # including the current options of a file
             run=replace(options.run, name=name),
             max_attempts=options.plan.max_attempts,
+            own=f"-{uuid.uuid4().hex[:12]}" * options.joins,
         )
 
     @property
@@ -155,10 +165,12 @@ def main(parser: Parser, argv: Sequence[str]) -> int:
 
     for signum in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, ask)
-    with launcher_of(driver.directory):
+    if driver.joins:
+        make_directory(driver.directory)
+    with nullcontext() if driver.joins else launcher_of(driver.directory):
         # Without ULFM the death of a rank ends the job at any time.
-        sign = SafePath(driver.directory) / SIGN_NAME if ulfm else None
-        environment[EXIT_CODE] = str((driver.directory / EXIT_CODE_NAME).resolve())
+        sign = SafePath(driver.directory) / (SIGN_NAME + driver.own) if ulfm else None
+        environment[EXIT_CODE] = str((driver.directory / (EXIT_CODE_NAME + driver.own)).resolve())
 
         def start(words: list[str]) -> Job:
             return Job([*starter, *words], environment, sign)
@@ -183,7 +195,7 @@ def _supervise(
     while True:
         if preemption.is_asked:
             return EXIT_PREEMPTED
-        code_file = SafePath(driver.directory) / EXIT_CODE_NAME
+        code_file, reported = SafePath(driver.directory) / (EXIT_CODE_NAME + driver.own), None
         with suppress(OSError):
             code_file.write_bytes(b"")  # the machine of rank 0 may see a new file with delay
         job = start(driver.line(GRACE_PART * arguments.grace, again=again))
@@ -191,14 +203,17 @@ def _supervise(
         with suppress(OSError, ValueError):
             text = code_file.read_bytes().decode()
             code_file.unlink()
-            code = code or int(text)
+            reported = int(text)
+            code = code or reported
         if job.was_late:
             _say(
                 f"the job had not ended {arguments.grace:g} s after the order to end: it was killed. Training since "
                 "the last checkpoints will be repeated. A longer `--grace` leaves more time."
             )
+        if driver.joins and code == reported == EXIT_OK:  # with ULFM mpirun's is 0 after the death of rank 0, too
+            return EXIT_OK  # the search is complete, whichever job has ended it
         after = Standing.of(ledger_of(driver.directory))
-        if after.start != before.start:
+        if after.start != before.start and not driver.joins:
             forget_owner(driver.directory)  # the owner was this job; the next may run on another machine
         died = [str(death) for death in read_notes(driver.directory) if death.world_rank is not None]
         ended = Ended(
@@ -207,7 +222,7 @@ def _supervise(
             exit_code=code,
             ordered=preemption.is_asked,
             has_begun=job.has_begun,
-            died=died[0] if died and after.start != before.start else "",
+            died=died[0] if died and after.start != before.start and not driver.joins else "",
         )
         verdict = supervisor.judge(ended)
         if verdict.sentence:
@@ -218,7 +233,8 @@ def _supervise(
             return verdict.exit_code
         if verdict.is_same:
             continue
-        leave_note(driver.directory, Death())
+        if not driver.joins:
+            leave_note(driver.directory, Death())
         until_s = time.monotonic() + verdict.pause_s
         while time.monotonic() < until_s and not preemption.is_asked:
             time.sleep(LOOK_S)

@@ -25,7 +25,8 @@ _SIGKILL, _LAST_SIGNAL = 9, 64
 class Standing(Frozen):
     """State of a run according to its journal, while no process writes to it."""
 
-    #: identifies the last start: Unix time of the first start, number of starts; (0, 0) without a journal
+    #: identifies the last start: Unix time of the first start, number of starts, and of jobs that have joined; (0, 0)
+    #: without a journal
     start: tuple[float, int] = (0.0, 0)
     #: number of events whose work no later start repeats
     n_lasting: int = 0
@@ -40,7 +41,7 @@ class Standing(Frozen):
     def of(cls, ledger: Ledger) -> "Standing":
         """Return the state of the run that has this ledger."""
         return cls(
-            start=(ledger.first_start_unix_s, len(ledger.sessions)),
+            start=(ledger.first_start_unix_s, len(ledger.sessions) + len(ledger.jobs)),
             n_lasting=sum(session.n_lasting for session in ledger.sessions),
             n_assigned=len(ledger.assignments),
             complete=ledger.complete,

@@ -19,7 +19,9 @@ POINT = {"x": 0.5, "layers": [1, 2]}
 RUN = msg.RunFold(
     assignment=7, trial=3, fold=1, attempt=1, point=POINT, pause_epochs=[2], term=2, before=[(0, 3), (1, 5)]
 )
-ORDERS = [RUN, *(kind(assignment=7) for kind in (msg.GoOn, msg.PauseFold, msg.PreemptFold, msg.StopFold))]
+#: last rung of `--pruner asha` if nobody has said how many epochs there are
+LAST_RUNG = RUN.replaced(pause_epochs=[1, 3, 3**34])
+ORDERS = [RUN, LAST_RUNG, *(kind(assignment=7) for kind in (msg.GoOn, msg.PauseFold, msg.PreemptFold, msg.StopFold))]
 
 
 def checked(message, rank=0):

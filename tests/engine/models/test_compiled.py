@@ -244,6 +244,15 @@ def test_options_with_the_steps_of_a_model():
 # ---------------------------------------------------------------- losses
 
 
+def test_objects_of_get_loss_are_read_as_those_of_compile_and_nothing_else_is():
+    own = [lambda y, p: p, "mse", keras.losses.BinaryCrossentropy(from_logits=True)]
+    function, name, read = framework.with_objects_read(own)
+    assert (function, name) == (own[0], "mse")
+    assert (read.name, read.text) == ("binary_crossentropy", "binary_crossentropy(from_logits=True)")
+    assert framework.with_objects_read({"out": keras.losses.MeanSquaredError()}) == {"out": "mean_squared_error"}
+    assert framework.with_objects_read(own[:2]) == own[:2]
+
+
 def figures_here_and_there(loss, activation, y, metrics=()):
     """Loss and accuracy of the adapter, and of Keras's own `evaluate`."""
     n = 1 if y.ndim == 2 else 4

@@ -8,12 +8,14 @@ system delays no rank, and a rank that trains in this process delays no file.
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from nnlo_opt.app.reporting.words import counted
 from nnlo_opt.app.run.jobs.leading import LeadingSearch, TermSearch
 from nnlo_opt.app.run.jobs.shared_run import SharedRun
+from nnlo_opt.app.run.options.values import Options
 from nnlo_opt.app.run.start.begin import JobPlace
 from nnlo_opt.app.run.start.driver import Driver
 from nnlo_opt.app.run.start.end import Ending
@@ -22,8 +24,9 @@ from nnlo_opt.app.run.start.inquiry import Inquiry
 from nnlo_opt.app.run.start.one_start import Start
 from nnlo_opt.app.run.start.script_folders import folders_of
 from nnlo_opt.app.run.workload.findings import Findings
-from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, NOTHING_BEGUN, NnloError
+from nnlo_opt.core.base.errors import EXIT_OK, EXIT_PREEMPTED, NOTHING_BEGUN, NnloError, OutOfTimeError
 from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.comm.transport import wait_until
 from nnlo_opt.core.coordinator.ending import PAUSE_PART, WALLTIME_PAUSE_PART
@@ -32,12 +35,27 @@ from nnlo_opt.core.jobs.accepted import checked_order
 from nnlo_opt.core.jobs.job import Job
 from nnlo_opt.core.jobs.lines import Ordered
 from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING, Timing
+from nnlo_opt.core.jobs.pace import SLOW_S
 from nnlo_opt.core.jobs.relay import Relay
+from nnlo_opt.core.trials.identity import StartSettings
 from nnlo_opt.core.trials.run_directory import RunDirectory
 from nnlo_opt.engine.runtime.process import code_of_user
+from nnlo_opt.engine.search.custom import custom_name
+from nnlo_opt.engine.search.registry import AUTO
 
 #: most seconds of waiting for the job's thread once this start has to end
 CLOSE_S = 5.0
+#: fields of a plan and of a budget that a resume may change -> their options
+_OF_SEARCH = {
+    "hyper_opt": "hyper_opt",
+    "num_iterations": "num_iterations",
+    "target_objective": "target_objective",
+    "max_attempts": "max_attempts",
+    "timeout_s": "timeout",
+    "n_without_improvement": "stop_after_no_improvement",
+    "n_alike_failures": "max_failures",
+    "trial_timeout_s": "trial_timeout",
+}
 
 
 class JobThread(threading.Thread):
@@ -47,11 +65,14 @@ class JobThread(threading.Thread):
         make_job: creates the job; called in this thread.
         search: the coordinator of this job's terms.
         turn: held while the job works.
+        look: called before each step; lets the job leave before time is over, although user code may be running.
     """
 
-    def __init__(self, make_job: Callable[[], Job], search: LeadingSearch, turn: threading.RLock) -> None:
+    def __init__(
+        self, make_job: Callable[[], Job], search: LeadingSearch, turn: threading.RLock, look: Callable[[], None]
+    ) -> None:
         super().__init__(name="job", daemon=True)
-        self._make_job, self._search, self._turn = make_job, search, turn
+        self._make_job, self._search, self._turn, self._look = make_job, search, turn, look
         self._job: Job | None = None
         self._leaves = self._leaves_at_once = False
         self._woken = threading.Event()
@@ -96,6 +117,7 @@ class JobThread(threading.Thread):
                 self._search.close()
 
     def _step(self, job: Job) -> bool:
+        self._look()
         with self._turn:
             if self._leaves:
                 job.leave(at_once=self._leaves_at_once)
@@ -116,6 +138,8 @@ class JoiningStart(Start):
         #: monotonic time after which teams that still work are abandoned; None before this job has to leave
         self._abandons_at_s: float | None = None
         self._is_open = False
+        #: monotonic time of the next attempt to open the run
+        self._opens_at_s = 0.0
         self._code: int | None = None
 
     def _see_through(self) -> tuple[Path, int]:
@@ -142,18 +166,24 @@ class JoiningStart(Start):
             n_masters=driver.options.n_masters,
             n_processes=driver.options.n_processes,
         )
-        self._thread = JobThread(make_job, self._search, turn)
+        self._thread = JobThread(make_job, self._search, turn, self._look_for_end)
         self._thread.start()
         driver.ranks.may_be_at_work = True
         try:
             while self._thread.is_alive():
                 wait_until(self._turn, transport=driver.ranks.transport)
+            if isinstance(self._thread.error, OSError):
+                raise NnloError(
+                    f"The files of `{run.shown}/jobs` must remain readable and writable. Received: "
+                    f"{self._thread.error}. The search goes on in other jobs; the same command joins it again."
+                ) from None
             if self._thread.error is not None:
                 raise self._thread.error
         except BaseException:
             self._leave_at_once()
             raise
-        driver.ranks.have_stopped()
+        if not self._relay.is_busy:
+            driver.ranks.have_stopped()
         return run.path, self._code_of_end()
 
     def _order_of(self, findings: Findings) -> Callable[[Ordered, int], Message]:
@@ -168,6 +198,8 @@ class JoiningStart(Start):
             return self._code
         if why := self._thread.expelled_because:
             raise NnloError(f"The coordinator of `{self._run.shown}` has sent this job away: {why}")
+        if self._relay.is_busy:
+            raise OutOfTimeError("there is no time left to wait for busy ranks: the job ends at once.")
         shown, is_complete = self._run.shown, self._thread.is_complete
         if is_complete is None:
             self._driver.say(f"Job {self._thread.number} has left; `{shown}` goes on in other jobs, or when one joins.")
@@ -181,8 +213,8 @@ class JoiningStart(Start):
         """Let ranks and the job's thread hear of each other; return True if there was anything to do."""
         PULSE.ticks += 1
         self._look_for_end()
-        if self._relay.numbers is not None and not self._is_open:
-            self._open(*self._relay.numbers)
+        if self._relay.numbers is not None and not self._is_open and not self._open(*self._relay.numbers):
+            return False
         running = self._search.running
         if running is not None and running.coordinator.finished_because and not self._search.is_concluded:
             self._conclude(running)
@@ -198,11 +230,12 @@ class JoiningStart(Start):
 
     def work_within_call(self) -> bool:
         """Pass messages on during a call of user code."""
-        self._relay.turn()
+        if self._relay.turn() and self._relay.has_arrived:
+            self._thread.wake()
         return self._thread.error is None
 
     def _look_for_end(self) -> None:
-        """Leave before time is over."""
+        """Leave before time is over; either thread may call this."""
         now_s, preemption = time.monotonic(), self._driver.context.preemption
         if self._abandons_at_s is None:
             left_s, pause_s = preemption.left_s, self._pause_s
@@ -216,10 +249,18 @@ class JoiningStart(Start):
         elif now_s >= self._abandons_at_s:
             self._thread.leave(at_once=True)
 
-    def _open(self, first_rank: int, first_team: int) -> None:
-        """Have the ranks of this job write to the run, under their numbers among those of all jobs."""
-        driver = self._driver
+    def _open(self, first_rank: int, first_team: int) -> bool:
+        """Have the ranks of this job write to the run, under their numbers among those of all jobs.
+
+        Return False as long as the journal cannot be seen, as this job may be none of that search.
+        """
+        driver, now_s = self._driver, time.monotonic()
+        if now_s < self._opens_at_s:
+            return False
+        self._opens_at_s = now_s + SLOW_S
         seen = self._refuse_another()
+        if not seen.ledger.leader:
+            return False
         scripts = folders_of(driver.options, seen, driver.say)
         self._beginning.directory = seen
         place = JobPlace(first_rank, first_team, f"job {self._thread.number} on {self._run.host}")
@@ -227,12 +268,13 @@ class JoiningStart(Start):
         self._is_open = True
         leader = seen.ledger.leader
         if leader != self._thread.number:
-            # A file system may not yet show this job the journal that says who leads.
-            who = f"job {leader}" if leader else "another job"
             driver.say(
                 f"Job {self._thread.number} brings {counted(driver.topology.n_blocks, 'block')} to the search of "
-                f"`{seen.shown}`, which {who} coordinates."
+                f"`{seen.shown}`, which job {leader} coordinates."
             )
+            if differing := _differing(driver.options, seen.ledger.settings):
+                driver.say(f"The search has the options of job {leader}: {', '.join(differing)}.")
+        return True
 
     def _refuse_another(self) -> RunDirectory:
         """Return the run as it can be seen; ConfigurationError if it is another one than this command asks for."""
@@ -268,9 +310,21 @@ class JoiningStart(Start):
             return NOTHING_BEGUN
         self._leave_at_once()
         return (
-            f"Job {self._thread.number} has left `{self._run.shown}`, which goes on in other jobs; the same command "
-            "joins it again."
+            f"Job {self._thread.number} has left `{self._run.shown}`, which goes on in other jobs, or when one joins; "
+            "the same command joins it again."
         )
+
+
+def _differing(options: Options, settings: StartSettings) -> list[str]:
+    """Return in words which options of the search are others than those of the job that coordinates."""
+    own, known = asdict(options.plan), dict(settings.plan.plain)
+    own, known = own | own["budget"], known | known.get("budget", {})
+    own["hyper_opt"], known["hyper_opt"] = custom_name(options.search.algorithm), settings.hyper_opt
+    return [
+        f"`{spelled(option)}` is {known[name]}, not {own[name]}"
+        for name, option in _OF_SEARCH.items()
+        if name in known and known[name] != own[name] and own[name] != AUTO
+    ]
 
 
 def _end_of_walltime(driver: Driver) -> tuple[float, float]:

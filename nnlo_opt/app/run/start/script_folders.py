@@ -36,12 +36,13 @@ def folders_of(options: Options, directory: RunDirectory, say: Callable[[str], N
             folders = _listed(folders, directory.path, (request.place, options.log_file), say)
     else:
         folders = _resumed(command, directory, request.restore_option)
-        remove_stale_links(directory.path, ledger)
+        if not options.joins:  # trials of other jobs may be running, with their links
+            remove_stale_links(directory.path, ledger)
         folders = folders.replaced(start=start, own=[*dict.fromkeys((*folders.own, *command.own))])
         if gone := [name for name in folders.linked if not os.path.lexists(os.path.join(start, name))]:
             say(f"{_shown(gone)} {'are' if len(gone) > 1 else 'is'} no longer in `{start}`: no trial has a link to it.")
     say(_text(folders))
-    for text in _begun(directory) if ledger.sessions else ():
+    for text in _begun(directory) if ledger.sessions and not options.joins else ():
         say(text)
     return folders
 

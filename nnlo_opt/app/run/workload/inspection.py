@@ -250,7 +250,8 @@ class Inspection:
                 figures = figures_of(terms)
                 asked = self._maker.metrics(compiled, terms)
                 remarks = (*remarks, *self._maker.remarks_on(options, model, compiled, terms, asked))
-                takes_metrics = self._maker.follows_metrics and (bool(asked.names) or compiled != Compiled())
+                is_new = bool(asked.names) or compiled != Compiled() or self._maker.reads_loss
+                takes_metrics = self._maker.follows_metrics and is_new
                 findings = replace(
                     findings, loss=losses_in_words(terms), takes_metrics=takes_metrics, metrics=asked.names
                 )
@@ -339,10 +340,11 @@ class Inspection:
                     adapter_of(Asked((one,)))
                 except TrialError as of_one:
                     shape = [*leaves(self._data.info.label_shape)][one.output]
+                    reason = str(of_one).rstrip(".")
                     raise ConfigurationError(
                         "A metric must be computed by the model's framework from its outputs and the labels. Received: "
-                        f"{one.name}, with labels of shape {tuple(shape)}; {of_one} Choose another metric, or write it "
-                        "with operations of the framework."
+                        f"{one.name}, with labels of shape {tuple(shape)}; {reason}. Choose another metric, or write "
+                        "it with operations of the framework."
                     ) from of_one
             raise ConfigurationError(f"Metrics must be computed on some samples. Received: {error}") from error
         if others := [name for name in asked.names if name not in found]:

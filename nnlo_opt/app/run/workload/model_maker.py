@@ -71,6 +71,8 @@ class ModelMaker:
         self.calls_back = True
         #: False: models are measured by losses and accuracies alone
         self.follows_metrics = options.follows_metrics
+        #: True if `get_loss` of the last model returned an object, whose loss of each sample is used
+        self.reads_loss = False
         #: training options that the last model brought, for `TrainingOptions.with_steps`
         self.steps: Mapping[str, Any] = {}
         #: optimizer of the last model, if its framework takes the steps
@@ -279,7 +281,13 @@ class ModelMaker:
         outputs = self.framework.describe_outputs(model, info.feature_shape)
         _check_names("labels", info.label_names, [output.name for output in outputs])
         own_weights = self.definition.loss_weights()
-        request = split_losses(options.loss) if options.loss else self.definition.loss() or compiled.loss
+        own_loss = self.definition.loss()
+        # A framework of another package need not know.
+        read: Callable[[Any], Any] = getattr(self.framework, "with_objects_read", lambda request: request)
+        if self.follows_metrics and own_loss is not None:
+            given, own_loss = own_loss, read(own_loss)
+            self.reads_loss = own_loss != given
+        request = split_losses(options.loss) if options.loss else own_loss or compiled.loss
         weights = compiled.loss_weights if own_weights is None else own_weights
         shapes, dtypes = [*leaves(info.label_shape)], [*leaves(info.label_dtype)]
         values = [None] * len(shapes) if request else [*leaves(samples.some_labels)]

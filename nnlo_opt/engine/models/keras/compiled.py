@@ -253,6 +253,17 @@ def _request(loss: Any) -> Any:
     return [_loss(one) for one in loss] if isinstance(loss, list | tuple) else _loss(loss)
 
 
+def with_objects_read(request: Any) -> Any:
+    """Return a loss request whose objects of Keras are functions of each sample, as those of `compile`."""
+    import keras
+
+    if isinstance(request, Mapping):
+        return {name: with_objects_read(one) for name, one in request.items()}
+    if isinstance(request, list | tuple):
+        return [with_objects_read(one) for one in request]
+    return _of_object(request) if isinstance(request, keras.losses.Loss) else request
+
+
 def _each(request: Any) -> list[Any]:
     """Return the losses of a request."""
     return [*request.values()] if isinstance(request, Mapping) else request if isinstance(request, list) else [request]

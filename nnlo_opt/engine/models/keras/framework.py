@@ -26,6 +26,7 @@ from nnlo_opt.engine.models.keras.compiled import (
     constraints_of,
     note_unread,
     refuse_own_methods,
+    with_objects_read,
 )
 from nnlo_opt.engine.models.keras.graph import NAMES, packed
 from nnlo_opt.engine.models.keras.metrics import metrics_of, remarks_on_logits
@@ -35,7 +36,7 @@ from nnlo_opt.engine.models.legacy.weights import load_legacy_weights
 from nnlo_opt.engine.models.losses import LossTerm, Output, Shape
 from nnlo_opt.engine.models.metrics import NO_METRICS, Asked
 
-__all__ = ["forget_models", "metrics_of"]
+__all__ = ["forget_models", "metrics_of", "with_objects_read"]
 
 NOUN = "a Keras model"
 SUFFIX = ".keras"
@@ -235,10 +236,10 @@ def remarks_on(
         remarks.append(f"Metrics of layers are not measured: {', '.join(own)}. `get_metrics` measures outputs.")
     import keras
 
-    if (chosen := os.environ.get("KERAS_BACKEND")) != (backend := keras.backend.backend()):
+    if (wanted := os.environ.get("KERAS_BACKEND")) != (backend := keras.backend.backend()):
         remarks.append(
-            f"KERAS_BACKEND is {chosen!r} since the module has set it, without effect on Keras, which uses {backend}: "
-            f"`{spelled('keras_backend', chosen)}` chooses it."
+            f"KERAS_BACKEND is {wanted!r} since the module has set it, without effect on Keras, which uses {backend}: "
+            f"`{spelled('keras_backend', wanted)}` chooses it."
         )
     if fault := unsaved(model):
         remarks.append(f"The best model cannot be saved whole, but its weights are: {fault}")

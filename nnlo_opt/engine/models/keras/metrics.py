@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnlo_opt.core.base.errors import ConfigurationError, TrialError
+from nnlo_opt.core.base.errors import ConfigurationError, TrialError, did_you_mean
 from nnlo_opt.engine.models.losses import Loss, LossTerm
 from nnlo_opt.engine.models.metrics import Asked, OutputMetric, asked_metrics, only_number
 
@@ -29,7 +29,7 @@ def _named(metric: Any) -> tuple[str, Any, bool]:
     if not callable(found):
         raise ConfigurationError(
             f"A metric must be one of Keras, the name of one, or a function (y_true, y_pred). Received: "
-            f"{metric!r:.200}."
+            f"{metric!r:.200}.{did_you_mean(metric, _names(metric))}"
         )
     is_object = isinstance(found, keras.metrics.Metric)
     kind = type(found).__name__ if is_object else getattr(found, "__name__", type(found).__name__)
@@ -40,6 +40,13 @@ def _named(metric: Any) -> tuple[str, Any, bool]:
     else:
         name = _without_counter(found.name, kind) if is_object else kind
     return name, found if is_object else keras.metrics.MeanMetricWrapper(found, name=name), is_plain
+
+
+def _names(metric: Any) -> list[str]:
+    """Return the names of metrics that a wrong one may mean."""
+    import keras
+
+    return [name for name in dir(keras.metrics) if not name.startswith("_")] if isinstance(metric, str) else []
 
 
 def remarks_on_logits(terms: Sequence[LossTerm], asked: Asked) -> list[str]:
