@@ -1,7 +1,8 @@
 """What the guide says of Slurm, tried on a real Slurm of four nodes on this machine.
 
-Each trial below is one statement of docs/guide/hosts.md or docs/guide/jobs.md. It types the commands that a user would type, keeps them
-with their output for `--transcript`, and fails if the statement does not hold. The last line is one JSON object.
+Each trial below is one statement of docs/guide/hosts.md or docs/guide/jobs.md. It types the commands that a user would
+type, keeps them with their output for `--transcript`, and fails if the statement does not hold. The last line is one
+JSON object.
 """
 
 import argparse
