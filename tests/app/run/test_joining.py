@@ -22,6 +22,7 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setattr(joining.time, "monotonic", lambda: clock.now_s)
     monkeypatch.setattr(joining, "check_same", MagicMock())
     monkeypatch.setattr(joining, "folders_of", MagicMock())
+    monkeypatch.setattr(joining, "_differing", MagicMock(return_value=[]))
     driver = MagicMock()
     driver.options.walltime_s = driver.context.preemption.left_s = None
     driver.clock.unix_s.return_value, driver.topology.n_blocks = 1e6, 1
