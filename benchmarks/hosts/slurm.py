@@ -1,7 +1,8 @@
 """What the guide says of Slurm, tried on a real Slurm of four nodes on this machine.
 
-Each trial below is one statement of docs/guide/hosts.md. It types the commands that a user would type, keeps them
-with their output for `--transcript`, and fails if the statement does not hold. The last line is one JSON object.
+Each trial below is one statement of docs/guide/hosts.md or docs/guide/jobs.md. It types the commands that a user would
+type, keeps them with their output for `--transcript`, and fails if the statement does not hold. The last line is one
+JSON object.
 """
 
 import argparse
@@ -9,12 +10,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -104,6 +107,17 @@ class Trial:
     def until_trials(self, n: int, run: str = "run") -> None:
         """Wait until the journal has so many complete trials."""
         self.until(f"{n} trials are complete", lambda: self._text(run).count('"TrialCompleted"') >= n)
+
+    def kill_mpirun(self, task: int) -> None:
+        """Kill the `mpirun` of a task of an array, wherever it runs."""
+        wanted = {f"SLURM_CONF={self._environment['SLURM_CONF']}", f"SLURM_ARRAY_TASK_ID={task}"}
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                words = (process / "environ").read_bytes().decode(errors="replace").split("\0")
+                if (process / "comm").read_text().strip() in ("mpirun", "prterun") and wanted <= set(words):
+                    os.kill(int(process.name), signal.SIGKILL)
+        now_s = time.monotonic() - self._begun_s
+        self.lines.append(f"{now_s:5.0f} s   (`mpirun` of task {task} is killed)\n")
 
     def show(self, job: str) -> str:
         """Print what a job has written."""
@@ -244,6 +258,65 @@ def array(trial: Trial) -> None:
     assert len(trial.hosts()) > 1, "all searches ran on one node"
 
 
+#: what this machine changes in the script of docs/guide/jobs.md
+JOINED = {
+    "--array=1-20": "--array=1-6",
+    "--ntasks=9": "--ntasks=3",
+    "--time=04:00:00": "--time=00:08:00",
+    "USR1@120": "USR1@360",  # after one to two minutes
+    "net.py --block-size 4 --num-iterations 500": "objective.py --hyper-opt random --block-size 1 --num-iterations 360",
+    "/scratch/me/big": "run",
+    "--join": "--join 30s",
+    "--grace 90": "--grace 12",
+}
+
+
+def joined(trial: Trial) -> None:
+    """Jobs of an array share one search, by the script of docs/guide/jobs.md, though some are killed or cancelled.
+
+    Those that are preempted or near their time limit leave, are requeued, and join again.
+    """
+    script = (ROOT / "docs/guide/jobs.md").read_text().partition("```bash\n")[2].partition("```")[0]
+    for words, other in JOINED.items():
+        assert words in script, words
+        script = script.replace(words, other)
+    (trial.folder / "job.sh").write_text(script)
+    trial.type("cat job.sh")
+    policy = {"PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe"}  # a node has 4 CPUs only on paper
+    array = trial.type("sbatch --output=out-%a job.sh", **policy).split()[-1]
+    status = "nnlo-opt status checkpoints/run | grep -e ^Done -e ^Job"
+    outs = {task: trial.folder / f"out-{task}" for task in range(1, 7)}
+    trial.until_trials(20)
+    trial.type(status)
+    leader = next(task for task, out in outs.items() if out.exists() and " starts on block " in out.read_text())
+    trial.kill_mpirun(leader)
+    trial.until_trials(60)
+    trial.type(f"squeue; {status}")
+    preempted = f"scontrol show job {array} | grep -c 'Restarts=[1-9]'"
+    urgent = "sbatch --partition=high --nodelist=n1 --exclusive --output=high-%j --wrap='hostname; sleep 5'"
+    trial.until_state(trial.type(urgent).split()[-1], "COMPLETED")
+    trial.type(f"squeue; {preempted}; {status}")
+    trial.until_trials(150)
+    leaves, ends = trial.type("squeue --noheader --states=running --format=%i | tail -n 2").split()
+    trial.type(f"scancel --batch --signal=TERM {leaves}; scancel {ends}")
+    trial.until("no job is left", lambda: not trial.cluster.output("squeue", "--noheader"), 400.0)
+    states = {f"{array}_{task}": trial.cluster.job(f"{array}_{task}", "JobState") for task in outs}
+    codes = {job: trial.cluster.job(job, "ExitCode") for job in states}
+    restarts = {job: trial.cluster.job(job, "Restarts") for job in states}
+    shown = [f"        {job} {state} {codes[job]} {restarts[job]} restarts\n" for job, state in states.items()]
+    trial.lines.append("".join(shown))
+    trial.type(f"{status}; tail -qn 1 out-?")
+    trial.type("sbatch --wait --array=7 --output=out-%a job.sh; cat out-7", **policy)
+    expected = {f"{array}_{leader}": ("FAILED", "137:0"), leaves: ("FAILED", "75:0")}
+    for job, state in states.items():
+        if job == ends:
+            assert state == "CANCELLED", state
+        else:
+            assert (state, codes[job]) == expected.get(job, ("COMPLETED", "0:0")), job
+    assert trial.check(360) >= 2
+    assert any(count != "0" for count in restarts.values()), "no job was requeued"
+
+
 def drained(trial: Trial) -> None:
     """A node that is drained finishes what it runs, and gets no new job until it is resumed."""
     trial.plan(35)
@@ -349,6 +422,7 @@ STATEMENTS: dict[str, tuple[Callable[[Trial], None], float, bool]] = {
     "preempted": (preempted, 2.0, False),
     "worlds": (worlds, 0.5, False),
     "array": (array, 0.5, True),
+    "joined": (joined, 3.0, False),
     "out_of_time": (out_of_time, 3.0, False),
     "cancelled": (cancelled, 1.5, False),
     "drained": (drained, 2.0, False),
