@@ -61,9 +61,12 @@ def test_a_paused_trial_is_promoted_on_any_block_and_repeats_no_epoch(tmp_path):
     assert all(event["checkpointed"] for event in launcher.events_of(run, "EpochEnded"))
     assert launcher.events_of(run, "AssignmentPaused")
     assert any(event["epoch"] for event in launcher.events_of(run, "FoldBegan"))
-    (complete,) = (row for row in rows(tmp_path) if row["state"] == "complete")
-    assert float(complete["figure_of_merit"]) == pytest.approx(float(complete["p:x"]) * 45 * 3)
-    assert [path.parts[-3] for path in run.glob("trials/*/fold0/checkpoint-9")] == [f"{int(complete['trial']):04d}"]
+    complete = [row for row in rows(tmp_path) if row["state"] == "complete"]
+    assert complete[0]["trial"] == "0"  # others may come to the last rung before they have enough rivals
+    for row in complete:
+        assert float(row["figure_of_merit"]) == pytest.approx(float(row["p:x"]) * 45 * 3)
+    folders = {path.parts[-3] for path in run.glob("trials/*/fold0/checkpoint-9")}
+    assert folders == {f"{int(row['trial']):04d}" for row in complete}
 
 
 @pytest.mark.proof
