@@ -14,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import harness as h
 
+from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.comm.run_messages import SharedFilesChanged
 from nnlo_opt.core.jobs.files import log_name
 from nnlo_opt.core.jobs.folder import FolderFiles
@@ -46,6 +47,9 @@ class Nothing(Search):
     def opening(self, events: list[ev.Event], time_s: float) -> list[ev.Event]:
         return [ev.RunStarted(time_s=time_s, unix_s=1e9, n_ranks=1, n_blocks=1, identity={})]
 
+    def asks_for_more(self, is_complete: bool) -> bool:
+        return False
+
     def step(self, lead: Lead, reports: list[Report]) -> None:
         lead.take_news()
 
@@ -57,9 +61,9 @@ class Idle:
 
     def admit(self, first_rank: int, first_team: int) -> None: ...
 
-    def take(self, term: int, rank: int, message: object) -> None: ...
+    def take(self, term: int, rank: int, message: Message) -> None: ...
 
-    def reports(self) -> list[tuple[int, SharedFilesChanged]]:
+    def reports(self) -> list[tuple[int, Message]]:
         return []
 
     def let_go(self) -> None: ...
