@@ -30,14 +30,26 @@ class AddsDense:
         return spec
 
 
-class SparesKeras:
-    """Finds nothing of what is optional while Keras is imported."""
+class Hidden:
+    """Loader of a module that is not to be imported, although it may be asked whether it is there, as torch does."""
 
     @staticmethod
-    def find_spec(name: str, path: list[str] | None, target: ModuleType | None = None) -> None:
+    def create_module(spec: ModuleSpec) -> None:
+        raise ModuleNotFoundError(f"{spec.name} is hidden from Keras", name=spec.name)
+
+    @staticmethod
+    def exec_module(module: ModuleType) -> None:
+        """Never called."""
+
+
+class SparesKeras:
+    """Hides what is optional while Keras is imported."""
+
+    @staticmethod
+    def find_spec(name: str, path: list[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         keras = sys.modules.get("keras")
-        if name in OPTIONAL and keras is not None and getattr(keras.__spec__, "_initializing", False):
-            raise ModuleNotFoundError(f"{name} is hidden from Keras", name=name)
+        is_hidden = name in OPTIONAL and keras is not None and getattr(keras.__spec__, "_initializing", False)
+        return ModuleSpec(name, Hidden) if is_hidden else None
 
 
 sys.meta_path[:0] = [AddsDense, SparesKeras]
