@@ -11,6 +11,7 @@ from nnlo_opt.core.comm.codec import from_json
 from nnlo_opt.core.comm.run_messages import SharedFilesChanged
 from nnlo_opt.core.jobs.lines import Ordered, Reported
 from nnlo_opt.core.space.space import Space
+from nnlo_opt.core.trials.joined_job import LEAST_RANKS
 
 #: messages that a coordinator may send to the masters of a job
 ORDERS = (msg.RunFold, msg.GoOn, msg.PauseFold, msg.PreemptFold, msg.StopFold, msg.FoldRecorded)
@@ -37,7 +38,7 @@ def checked_order(order: Ordered, term: int, *, space: Space, n_fold: int, n_ran
     message = from_json(order.message)
     if not isinstance(message, ORDERS):
         raise ProtocolError(f"{type(message).__name__} is not an order.")
-    if order.rank >= max(n_ranks, 2):
+    if order.rank >= max(n_ranks, LEAST_RANKS):
         raise ProtocolError(f"An order is for rank {order.rank} of a job of {n_ranks}.")
     _check("assignment", message.assignment)
     if isinstance(message, msg.RunFold):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.joined_job import LEAST_RANKS
 
 #: events that end an assignment
 ENDS = (
@@ -76,8 +77,7 @@ class Roster:
                 self.here.add(event.job)
                 self._jobs.append(event.job)
                 self._n_teams.append(self.n_teams + event.n_teams)
-                # A single process plays two ranks.
-                self._n_ranks.append(self.n_ranks + max(event.n_ranks, 2))
+                self._n_ranks.append(self.n_ranks + max(event.n_ranks, LEAST_RANKS))
             case ev.JobLeft():
                 self.here.discard(event.job)
                 self.left.add(event.job)

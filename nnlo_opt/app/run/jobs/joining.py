@@ -31,7 +31,7 @@ from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.comm.transport import wait_until
-from nnlo_opt.core.coordinator.ending import PAUSE_PART, WALLTIME_PAUSE_PART
+from nnlo_opt.core.coordinator.ending import grace_times, walltime_times
 from nnlo_opt.core.coordinator.instructions import Budget
 from nnlo_opt.core.jobs.accepted import checked_order
 from nnlo_opt.core.jobs.job import Job
@@ -143,8 +143,8 @@ class JoiningStart(Start):
     def __init__(self, driver: Driver) -> None:
         super().__init__(driver)
         self._relay = Relay(driver.ranks.transport, driver.topology.teams, driver.clock, driver.context.preemption.ask)
-        #: time at which this job has to begin to leave, and seconds that its folds then have to write checkpoints
-        self._leaves_at_unix_s, self._pause_s = _end_of_walltime(driver)
+        #: walltime of this job; its times are Unix times
+        self._budget = Budget().of_start(driver.options.walltime_s, driver.began_unix_s)
         #: monotonic time after which teams that still work are abandoned; None before this job has to leave
         self._abandons_at_s: float | None = None
         self._is_open = False
@@ -250,15 +250,16 @@ class JoiningStart(Start):
 
     def _look_for_end(self) -> None:
         """Leave before time is over; either thread may call this."""
-        now_s, preemption = time.monotonic(), self._driver.context.preemption
+        now_s, left_s = time.monotonic(), self._driver.context.preemption.left_s
         if self._abandons_at_s is None:
-            left_s, pause_s = preemption.left_s, self._pause_s
+            unix_s = self._driver.clock.unix_s()
             if left_s is not None:
-                pause_s = PAUSE_PART * left_s
-            elif self._driver.clock.unix_s() < self._leaves_at_unix_s:
+                stop_at_s, abandon_at_s = grace_times(now_s, left_s)
+            elif self._budget.is_over(unix_s):
+                stop_at_s, abandon_at_s = (now_s + time_s - unix_s for time_s in walltime_times(self._budget))
+            else:
                 return
-            self._relay.stop_at_s = now_s + pause_s
-            self._abandons_at_s = now_s + pause_s + (pause_s if left_s is None else 0.15 * left_s)
+            self._relay.stop_at_s, self._abandons_at_s = stop_at_s, abandon_at_s
             self._thread.leave()
         elif now_s >= self._abandons_at_s:
             self._thread.leave(at_once=True)
@@ -354,11 +355,3 @@ def _differing(options: Options, settings: StartSettings) -> list[str]:
         for name, option in _OF_SEARCH.items()
         if name in known and known[name] != own[name] and own[name] != AUTO
     ]
-
-
-def _end_of_walltime(driver: Driver) -> tuple[float, float]:
-    """Return the Unix time at which a job has to begin to leave, and the seconds for checkpoints from then on."""
-    budget = Budget().of_start(driver.options.walltime_s, driver.began_unix_s)
-    if budget.deadline_s is None:
-        return float("inf"), 0.0
-    return budget.deadline_s - budget.end_s, WALLTIME_PAUSE_PART * budget.end_s
