@@ -5,6 +5,7 @@ copied together, if a rank has a second core. While the model trains on one wind
 read, so 1 + `n_ahead` windows are in memory.
 """
 
+import atexit
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -67,6 +68,7 @@ class ReadAhead(Generic[Result]):
 
     def close(self) -> None:
         """End the thread and drop its results; `get` restarts it."""
+        atexit.unregister(self.close)
         worker, self._worker = self._worker, None
         futures, self._futures = self._futures, {}
         for future in futures.values():
@@ -84,7 +86,9 @@ class ReadAhead(Generic[Result]):
             return
         if self._worker is None:
             tasks: SimpleQueue[_Task] = SimpleQueue()
-            # A daemon thread is safe: it holds nothing that must be closed.
+            # A daemon, as a hung file system must not keep this process. But it may be in a user's data set: a thread
+            # in C++ (torch, pybind11) that wants the GIL of an interpreter that has ended aborts the process.
+            atexit.register(self.close)
             thread = threading.Thread(target=self._work, args=(tasks,), name="read-ahead", daemon=True)
             thread.start()
             self._worker = thread, tasks

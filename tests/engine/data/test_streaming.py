@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -198,6 +200,28 @@ def test_its_thread_ends_with_it_and_begins_again():
         stream.close()
         stream.close()
         assert "read-ahead" not in names_of_threads()
+
+
+def test_its_thread_ends_before_the_process_does():
+    # torch in a thread of an interpreter that has ended aborts the process: a preempted training exited with 134.
+    program = """
+import threading, time
+from nnlo_opt.engine.data.streaming import ReadAhead
+
+second = threading.Event()
+
+def read(number):
+    print(number, flush=True)
+    if number == 1:
+        second.set()
+        time.sleep(0.1)
+    print("read", flush=True)
+
+ReadAhead(read, n_ahead=3).get(0)
+second.wait()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, ["0", "read", "1", "read"], "")
 
 
 def test_what_cannot_be_read_fails_where_it_is_needed():
