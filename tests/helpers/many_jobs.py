@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from io import BytesIO
 from random import Random
 
+from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.codec import from_json
 from nnlo_opt.core.comm.loopback import LoopbackNetwork
@@ -88,7 +89,10 @@ class CheckedRelay(Relay):
         if isinstance(message, msg.RunFold) and message.point.get("term", term) != term:
             raise Violation(f"an order of term {message.point['term']} was obeyed in term {term}")
         self.term = term
-        super().take(term, rank, message)
+        try:
+            super().take(term, rank, message)
+        except ProtocolError as error:
+            raise Violation(f"a job got an order that it may not obey: {error}") from error
 
 
 class Team:
@@ -114,8 +118,6 @@ class Team:
 
     def _begin(self, order):
         process, world, term = self._process, self._process.world, self.relay.term
-        if self._work is not None:
-            raise Violation("a team got a fold while it trains another one")
         if any(other[1:3] == (term, order.assignment) for other in world.trainings):
             raise Violation(f"assignment {order.assignment} of term {term} is trained twice, in one folder")
         world.trainings.append((process.job.number, term, order.assignment, order.trial))

@@ -4,6 +4,8 @@ import signal
 
 import pytest
 
+from nnlo_opt.core.comm.run_messages import Shutdown
+from nnlo_opt.core.jobs.lines import Ordered, encoded
 from tests.helpers import launcher, objectives
 
 pytestmark = pytest.mark.mpi
@@ -104,6 +106,19 @@ def test_a_job_whose_files_are_gone_says_so(tmp_path):
     said = job.wait(30, code=1).err
     assert "must remain readable and writable. Received: [Errno 2]" in said
     assert "Traceback" not in said
+
+
+def test_a_job_that_may_not_obey_an_order_ends_with_a_sentence_and_another_one_goes_on(tmp_path):
+    (tmp_path / "objective.py").write_text(OBJECTIVE)
+    run, name = tmp_path / RUN, "orders-1-1.log"
+    (run / "jobs").mkdir(parents=True)
+    (run / "jobs" / name).write_bytes(encoded(name, 0, Ordered(rank=1, message=Shutdown(exit_code=0).to_json())))
+    said = launcher.run(1, more(2), tmp_path, code=1).err
+    assert said.startswith("A job obeys only orders about folds of its own search")
+    assert "Received in `checkpoints/R/jobs`: Shutdown is not an order." in " ".join(said.split())
+    assert "Traceback" not in said
+    launcher.run(1, more(2), tmp_path)
+    launcher.check_search(run, 2)
 
 
 @pytest.mark.proof

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from nnlo_opt.core.base.clock import Clock
+from nnlo_opt.core.base.errors import ProtocolError
 from nnlo_opt.core.comm.codec import from_json
 from nnlo_opt.core.comm.messages import Message
 from nnlo_opt.core.jobs.files import SharedFiles, journal_name, log_name, orders_name
@@ -106,6 +107,8 @@ class Job:
         self._silent: dict[int, Watch] = {}
         #: why this job had to end and may not return; empty if it may
         self.expelled_because = ""
+        #: why this job may not obey an order, and so has to leave; empty if it has obeyed all of them
+        self.refused_because = ""
         self._pace = Pace(timing)
         #: True if this step has written or read a message
         self._has_message = False
@@ -293,7 +296,13 @@ class Job:
         elif self._orders is not None:
             for order in self._orders.new():
                 self._has_message = True
-                self._take(order)
+                try:
+                    self._take(order)
+                except ProtocolError as error:
+                    # Anyone who can write to the file may have said this. The coordinator believes that it was obeyed.
+                    self.refused_because = str(error)
+                    self.leave()
+                    break
 
     def _take(self, order: Order) -> None:
         match order:

@@ -129,6 +129,8 @@ class Relay(Workplace):
         if rank in self._dead:
             return  # the coordinator is about to hear of it
         if isinstance(message, msg.RunFold):
+            if any(work.rank == rank for work in self._under_way.values()):
+                raise ProtocolError(f"This job does not accept RunFold for rank {rank}, which is at work.")
             self._under_way[message.assignment] = _UnderWay(rank)
         self._orders.append((rank, message))
 

@@ -154,7 +154,7 @@ def a_fold_is_assigned_again_once_its_job_has_let_go(patch):
     patch.setattr(Lead, "begin", begin)
 
 
-@rule("a team got a fold while it trains another one", seed=5)
+@rule("a job got an order that it may not obey", seed=5)
 def a_job_follows_a_term_only_when_it_has_let_go(patch):
     class Idle:
         def __init__(self, workplace):

@@ -4,6 +4,7 @@ import pytest
 
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.loopback import LoopbackNetwork
+from nnlo_opt.core.comm.run_messages import Shutdown
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.jobs.folder import FolderFiles
 from nnlo_opt.core.jobs.job import Job
@@ -13,6 +14,7 @@ from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING
 from nnlo_opt.core.jobs.relay import Relay
 from nnlo_opt.core.trials import events as ev
 from tests.helpers.manual_clock import ManualClock
+from tests.helpers.steps import fold_finished
 from tests.helpers.stories import assigned, suggested
 
 
@@ -149,3 +151,23 @@ def test_a_job_that_does_not_fit_is_told_so_and_ends(tmp_path):
     assert (other.is_over, other.expelled_because) == (True, "its teams are others")
     assert kinds(jobs.searches[0].news) == [("JobJoined", 1)]
     assert jobs.searches[0].lead.present == {1}
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_job_that_may_not_obey_an_order_says_goodbye_and_the_search_goes_on(two, leads):
+    """Anyone who can write to the folder may give an order, and a coordinator of another version others."""
+    number = 1 if leads else 2
+    forged = Ordered(rank=1, message=Shutdown(exit_code=0).to_json())
+    two.searches[0].lead._order(number, forged)
+    two.turn(3)
+    if not leads:
+        assert not two.jobs[1].is_over, "its fold goes on to a checkpoint or a result"
+        two.ends[1].send(0, fold_finished(0))
+    two.turn(8)
+    refused, other = two.jobs if leads else two.jobs[::-1]
+    assert refused.is_over
+    assert refused.refused_because == "This job does not accept Shutdown for rank 1."
+    assert refused.expelled_because == ""
+    assert not other.is_over
+    assert other.lead.roster.left == {number}
+    assert not other.lead.roster.expelled

@@ -175,6 +175,14 @@ def test_only_orders_of_a_search_to_ranks_of_teams_are_accepted(ranks, rank, ord
     assert not ranks.relay.turn()
 
 
+def test_a_master_at_work_gets_no_further_fold(ranks):
+    """It would end its rank with a traceback."""
+    ranks.order(1, run_fold(7))
+    with pytest.raises(ProtocolError, match="which is at work"):
+        ranks.relay.take(1, 1, run_fold(8))
+    assert ranks.heard(1) == [run_fold(7)]
+
+
 def test_a_vector_does_not_leave_the_job(ranks):
     ranks.network.end(1).send(0, msg.FoldStarted(assignment=7), np.zeros(3, np.float32))
     with pytest.raises(ProtocolError, match="vector"):

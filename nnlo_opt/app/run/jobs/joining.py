@@ -107,6 +107,11 @@ class JobThread(threading.Thread):
         return "" if self._job is None else self._job.expelled_because
 
     @property
+    def refused_because(self) -> str:
+        """Why this job may not obey an order, and so has left; empty if it has obeyed all of them."""
+        return "" if self._job is None else self._job.refused_because
+
+    @property
     def is_complete(self) -> bool | None:
         """True if the search is complete, False if it was stopped; None as long as it goes on without this job."""
         return None if self._job is None or self._job.end is None else self._job.end.is_complete
@@ -212,6 +217,13 @@ class JoiningStart(Start):
             return self._code
         if why := self._thread.expelled_because:
             raise NnloError(f"The coordinator of `{self._run.shown}` has sent this job away: {why}")
+        if why := self._thread.refused_because:
+            # Not a wrong request: a job that is started again gets other orders, under another number.
+            raise NnloError(
+                "A job obeys only orders about folds of its own search, from jobs of its own version. Received in "
+                f"`{self._run.shown}/jobs`: {why} The search goes on without this job; give all jobs the same version, "
+                "let nobody else write there, and join again by the same command."
+            )
         if self._relay.is_busy:
             raise OutOfTimeError("there is no time left to wait for busy ranks: the job ends at once.")
         shown, is_complete = self._run.shown, self._thread.is_complete
