@@ -6,7 +6,12 @@ import pytest
 
 from nnlo_opt.core.comm.run_messages import Shutdown
 from nnlo_opt.core.jobs.lines import Ordered, encoded
+from nnlo_opt.core.trials import unrecorded
+from nnlo_opt.core.trials.deaths import Death, leave_note
+from nnlo_opt.core.trials.trial import FoldResult, UnrecordedFold
 from tests.helpers import launcher, objectives
+from tests.helpers.effort import some_of
+from tests.helpers.steps import fold_finished
 
 pytestmark = pytest.mark.mpi
 
@@ -45,6 +50,27 @@ def test_a_job_alone_completes_and_a_later_one_ends_or_continues(tmp_path):
     launcher.run(1, more(3), tmp_path)
     launcher.check_search(run, 3)
     assert [event["job"] for event in launcher.events_of(run, "TermBegan")] == [1, 3]
+
+
+@pytest.mark.parametrize("has_ended", some_of([False, True]))
+def test_a_run_that_jobs_share_from_now_on_knows_how_its_last_start_ended(tmp_path, has_ended):
+    (tmp_path / "objective.py").write_text(OBJECTIVE)
+    run = tmp_path / RUN
+    alone = launcher.start(1, [*DRIVER, "--num-iterations", "2"], tmp_path)
+    alone.wait_for(run, "FoldAssigned", 1)
+    alone.kill()
+    order = launcher.events_of(run, "FoldAssigned")[0]
+    leave_note(run, Death(world_rank=1, team=order["team"], host="node", how="its process died"))
+    if has_ended:
+        about = {name: order[name] for name in ("assignment", "trial", "fold", "attempt")}
+        point = launcher.events_of(run, "TrialSuggested")[0]["point"]
+        unrecorded.keep(run, UnrecordedFold(**about, point=point, result=FoldResult.of(fold_finished(0))))
+    launcher.run(1, more(2), tmp_path)
+    assert (launcher.events_of(run, "AssignmentFinished")[0]["assignment"] == 0) == has_ended
+    losses = [(event["reason"], event["counts"]) for event in launcher.events_of(run, "AssignmentLost")]
+    assert losses == ([] if has_ended else [("rank 1 on node: its process died", True)])
+    assert not (run / "deaths").exists(), "it would count against trials of job 1, whose teams have the same numbers"
+    assert not (run / "unrecorded").exists()
 
 
 @pytest.mark.proof

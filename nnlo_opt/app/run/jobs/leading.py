@@ -6,18 +6,19 @@ from dataclasses import dataclass
 
 from nnlo_opt.app.run.jobs.shared_run import SharedRun
 from nnlo_opt.app.run.start.begin import Asked, Beginning
-from nnlo_opt.app.run.start.coordinate import RunningSearch
+from nnlo_opt.app.run.start.coordinate import RunningSearch, last_end
 from nnlo_opt.app.run.start.driver import Driver
 from nnlo_opt.app.run.workload.findings import Findings
 from nnlo_opt.core.base.clock import Clock
 from nnlo_opt.core.comm.topology import Team
 from nnlo_opt.core.comm.transport import Transport
-from nnlo_opt.core.coordinator.instructions import JobsChanged, SearchPlan
+from nnlo_opt.core.coordinator.instructions import JobsChanged, LastEnd, SearchPlan
 from nnlo_opt.core.coordinator.shared_state import SharedCoordinatorState, why_refused
 from nnlo_opt.core.coordinator.state import CoordinatorState
 from nnlo_opt.core.jobs import lead as jobs
 from nnlo_opt.core.jobs.star import Star
 from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials import unrecorded
 from nnlo_opt.core.trials.deaths import first_by_team, read_notes
 from nnlo_opt.core.trials.ledger import Ledger
 
@@ -50,10 +51,19 @@ class TermSearch(RunningSearch):
 
     Args:
         lead: the term.
+        alone: how the last start ended, if it shared the run with no other job; else None.
     """
 
-    def __init__(self, driver: Driver, directory: SharedRun, findings: Findings, asked: Asked, lead: jobs.Lead) -> None:
-        self._lead, self._star = lead, Star(lead)
+    def __init__(
+        self,
+        driver: Driver,
+        directory: SharedRun,
+        findings: Findings,
+        asked: Asked,
+        lead: jobs.Lead,
+        alone: LastEnd | None,
+    ) -> None:
+        self._lead, self._star, self._alone = lead, Star(lead), alone
         #: jobs that followed this term at the last call of `_jobs_changed`
         self._present: frozenset[int] = frozenset()
         super().__init__(driver, directory, findings, asked.search, asked.plan)
@@ -73,7 +83,11 @@ class TermSearch(RunningSearch):
         """Do nothing: a job that has to end leaves, and the search goes on in others."""
 
     def _begin(self) -> None:
-        self.coordinator.begin()
+        if self._alone is None:
+            self.coordinator.begin()
+        else:
+            self.coordinator.begin(self._alone, unrecorded.read(self.directory.path))
+            unrecorded.forget(self.directory.path)
 
     def _expel(self, job: int, why: str) -> None:
         self._lead.expel(job, why, counts=False)
@@ -116,6 +130,8 @@ class LeadingSearch(jobs.Search):
         self._driver, self._beginning, self._findings, self._run = driver, beginning, findings, run
         self._turn = turn
         self._asked: Asked | None = None
+        #: for a term before which nobody shared the run, how its last start ended
+        self._alone: LastEnd | None = None
         #: coordinator of this job's term; None if it does not lead
         self.running: TermSearch | None = None
         #: True once everything is done that comes after the last trial
@@ -130,6 +146,8 @@ class LeadingSearch(jobs.Search):
         run.ledger = Ledger(events)
         driver.load_space()  # starts the process of the search
         self._asked = self._beginning.prepare(run, self._findings)
+        # Notes of that start go before any job can write one: its teams had the numbers that the first job has now.
+        self._alone = None if any(isinstance(event, ev.TermBegan) for event in events) else last_end(run.path)
         return [self._beginning.started(run, self._findings, self._asked, time_s)]
 
     def refuses(self, job: ev.JobJoined) -> str:
@@ -157,7 +175,7 @@ class LeadingSearch(jobs.Search):
             run.ledger.apply(event)
             if isinstance(event, ev.RunStarted):
                 run.describe(event, self._driver.say)
-        return TermSearch(self._driver, run, self._findings, self._asked, lead)
+        return TermSearch(self._driver, run, self._findings, self._asked, lead, self._alone)
 
     def close(self) -> None:
         """Stop coordinating; does nothing if this job does not."""

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from nnlo_opt.app.reporting.follow import Reporter
 from nnlo_opt.app.reporting.status_lines import bottom_line
@@ -109,7 +110,7 @@ class RunningSearch:
     def _begin(self) -> None:
         """Send the first assignments."""
         self._look_for_preemption()
-        self.coordinator.begin(_last_end(self.directory), unrecorded.read(self.directory.path))
+        self.coordinator.begin(last_end(self.directory.path), unrecorded.read(self.directory.path))
         unrecorded.forget(self.directory.path)
 
     def _look_for_preemption(self) -> None:
@@ -196,9 +197,9 @@ class RunningSearch:
         self.directory.close()
 
 
-def _last_end(directory: RunDirectory) -> LastEnd:
+def last_end(run: Path) -> LastEnd:
     """Return how the last start ended, and remove its notes before this one begins."""
-    deaths = read_notes(directory.path)
+    deaths = read_notes(run)
     is_unexplained = bool(deaths) and all(death.world_rank is None for death in deaths)
-    remove_notes(directory.path)
+    remove_notes(run)
     return LastEnd(died=first_by_team(deaths), unexplained=is_unexplained)
