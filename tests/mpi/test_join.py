@@ -2,12 +2,13 @@
 
 import signal
 
+import psutil
 import pytest
 
 from nnlo_opt.core.comm.run_messages import Shutdown
 from nnlo_opt.core.jobs.lines import Ordered, encoded
 from nnlo_opt.core.trials import unrecorded
-from nnlo_opt.core.trials.deaths import Death, leave_note
+from nnlo_opt.core.trials.deaths import Death, leave_note, read_notes
 from nnlo_opt.core.trials.trial import FoldResult, UnrecordedFold
 from tests.helpers import launcher, objectives
 from tests.helpers.effort import some_of
@@ -110,6 +111,44 @@ def test_each_job_has_a_launcher_that_starts_it_again(tmp_path):
     launcher.check_search(run, 40)
     assert len(launcher.events_of(run, "JobJoined")) == 3
     assert not list(run.glob("launch*"))
+
+
+@pytest.mark.proof
+def test_a_rank_that_dies_after_its_job_has_joined_anew_counts_against_its_own_trial(tmp_path):
+    (tmp_path / "objective.py").write_text(OBJECTIVE.replace("0.2", "2.0"))
+    run, join = tmp_path / RUN, [*DRIVER, "--join", "6", "--num-iterations", "100", "--block-size", "1"]
+    first = launcher.start(2, join, tmp_path)
+    first.wait_for(run, "FoldAssigned", 1)
+    second = launcher.start(3, join, tmp_path)
+    first.wait_for(run, "FoldAssigned", 3)
+    asleep = [psutil.Process(second.process.pid), *second.family()]
+    for process in asleep:
+        process.suspend()
+    first.wait_for(run, "JobLeft", 1)
+    for process in asleep:
+        process.resume()
+    first.wait_for(run, "JobJoined", 3)
+
+    def team_of(event):
+        return next(e["team"] for e in assigned if e["assignment"] == event["assignment"])
+
+    # Teams 0 and 1, 2 have been those of jobs 1 and 2; job 3 is job 2, and has 3 and 4.
+    def both_have_begun():
+        assigned[:] = launcher.events_of(run, "FoldAssigned")
+        return {3, 4} <= {*map(team_of, launcher.events_of(run, "FoldBegan"))}
+
+    assigned = []
+    assert launcher.seen_within(30, both_have_begun)
+    second.rank(2).kill()
+    second.wait(30, code=None)
+    died = read_notes(run)[0]
+    assert (died.world_rank, died.team) == (2 + 3 + 2, 4)
+    first.wait_for(run, "JobLeft", 2)
+    both_have_begun()
+    causes = {team_of(event): event["reason"] for event in launcher.events_of(run, "AssignmentLost")}
+    assert "its process died" in causes[4]
+    assert causes[3] == "a rank of another block of its job has died"
+    first.kill()
 
 
 @pytest.mark.proof

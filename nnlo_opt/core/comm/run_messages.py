@@ -1,6 +1,6 @@
 """Messages about the run as a whole.
 
-coordinator -> every rank    OpenRun, Shutdown
+coordinator -> every rank    OpenRun, Renumbered, Shutdown
 coordinator -> a trainer     Check, Inspect, ExportModel
 a trainer -> coordinator     Prepared, Inspected, ModelExported
 any rank -> coordinator      PreemptionHeard, SharedFilesChanged
@@ -39,6 +39,13 @@ class OpenRun(Message):
     first_rank: int = 0
     first_team: int = 0
     job: str = ""
+
+
+class Renumbered(Message):
+    """Name ranks and teams of this job by these numbers, as it has joined anew; its files keep their names."""
+
+    first_rank: int
+    first_team: int
 
 
 class Shutdown(Message):

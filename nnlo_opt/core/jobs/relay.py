@@ -57,7 +57,7 @@ class Relay(Workplace):
         #: monotonic time from which on `let_go` stops folds that have written no checkpoint; any thread may set it
         self.stop_at_s = math.inf
         #: numbers of this job's first rank and first team among those of all jobs; None before it is admitted. A job
-        #: that joins anew keeps the first ones, because its files have them
+        #: that joins anew gets others
         self.numbers: tuple[int, int] | None = None
         #: (rank, order), from the job's thread to the main thread
         self._orders: deque[tuple[int, msg.Message]] = deque()
@@ -121,7 +121,7 @@ class Relay(Workplace):
         return bool(self._under_way or self._arrived or self._again)
 
     def admit(self, first_rank: int, first_team: int) -> None:
-        self.numbers = self.numbers or (first_rank, first_team)
+        self.numbers = first_rank, first_team
 
     def take(self, term: int, rank: int, message: msg.Message) -> None:
         if not isinstance(message, ORDERS) or not any(rank in team.world_ranks for team in self._teams):

@@ -183,6 +183,13 @@ def test_a_master_at_work_gets_no_further_fold(ranks):
     assert ranks.heard(1) == [run_fold(7)]
 
 
+def test_a_job_that_joins_anew_has_other_numbers(ranks):
+    assert ranks.relay.numbers is None
+    ranks.relay.admit(0, 0)
+    ranks.relay.admit(7, 3)
+    assert ranks.relay.numbers == (7, 3)
+
+
 def test_a_vector_does_not_leave_the_job(ranks):
     ranks.network.end(1).send(0, msg.FoldStarted(assignment=7), np.zeros(3, np.float32))
     with pytest.raises(ProtocolError, match="vector"):

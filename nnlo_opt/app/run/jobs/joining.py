@@ -30,6 +30,7 @@ from nnlo_opt.core.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_PREEMPTED, NOT
 from nnlo_opt.core.base.pulse import PULSE
 from nnlo_opt.core.base.spelling import spelled
 from nnlo_opt.core.comm.messages import Message
+from nnlo_opt.core.comm.run_messages import Renumbered
 from nnlo_opt.core.comm.transport import wait_until
 from nnlo_opt.core.coordinator.ending import grace_times, walltime_times
 from nnlo_opt.core.coordinator.instructions import Budget
@@ -152,7 +153,8 @@ class JoiningStart(Start):
         self._budget = Budget().of_start(driver.options.walltime_s, driver.began_unix_s)
         #: monotonic time after which teams that still work are abandoned; None before this job has to leave
         self._abandons_at_s: float | None = None
-        self._is_open = False
+        #: numbers of this job's first rank and first team that its ranks know; None before the run is open on them
+        self._numbers: tuple[int, int] | None = None
         #: monotonic time of the next attempt to open the run
         self._opens_at_s = 0.0
         self._code: int | None = None
@@ -239,7 +241,10 @@ class JoiningStart(Start):
         """Let ranks and the job's thread hear of each other; return True if there was anything to do."""
         PULSE.ticks += 1
         self._look_for_end()
-        if self._relay.numbers is not None and not self._is_open and not self._open(*self._relay.numbers):
+        numbers = self._relay.numbers
+        if numbers is not None and self._numbers is not None and numbers != self._numbers:
+            self._renumber(*numbers)
+        if numbers is not None and self._numbers is None and not self._open(*numbers):
             return False
         running = self._search.running
         if running is not None and running.coordinator.finished_because and not self._search.is_concluded:
@@ -307,7 +312,7 @@ class JoiningStart(Start):
         self._beginning.directory = seen
         place = JobPlace(first_rank, first_team, f"job {self._thread.number} on {self._run.host}")
         self._beginning.open_on_ranks(seen, self._findings, scripts, place=place)
-        self._is_open = True
+        self._numbers = first_rank, first_team
         leader = seen.ledger.leader
         if leader != self._thread.number:
             driver.say(
@@ -317,6 +322,13 @@ class JoiningStart(Start):
             if differing := _differing(driver.options, seen.ledger.settings):
                 driver.say(f"The search has the options of job {leader}: {', '.join(differing)}.")
         return True
+
+    def _renumber(self, first_rank: int, first_team: int) -> None:
+        """Have the ranks of this job, which has joined anew, name each other by its new numbers."""
+        self._numbers = first_rank, first_team
+        self._driver.context.first.set(first_rank, first_team)
+        self._driver.ranks.tell_all(Renumbered(first_rank=first_rank, first_team=first_team))
+        self._driver.say(f"This job was silent for too long: it goes on as job {self._thread.number}.")
 
     def _refuse_another(self) -> RunDirectory:
         """Return the run as it can be seen; ConfigurationError if it is another one than this command asks for."""

@@ -33,6 +33,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class FirstNumbers:
+    """Numbers of the first rank and the first team of this job among those of all jobs that share the run."""
+
+    rank: int = 0
+    team: int = 0
+
+    def set(self, rank: int, team: int) -> None:
+        """Replace both; notes of deaths have them from now on."""
+        self.rank, self.team = rank, team
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessContext:
     """Output, signals, watchdog and share of the node of one process.
@@ -54,6 +66,8 @@ class ProcessContext:
     exit_code_file: str | None = None
     #: for `--mirror`
     mirrors: Mirrors = NO_MIRRORS
+    #: in notes of deaths
+    first: FirstNumbers = field(default_factory=FirstNumbers)
     #: measures the load of this rank; None: not measured
     monitor: "Monitor | None" = None
 
@@ -102,9 +116,9 @@ class ProcessContext:
         if self.output is not None:
             self.output.open_log(run, first_rank)
         self.timeline.open(run, first_rank, job)
+        self.first.set(first_rank, first_team)
         if self.watchdog is not None:
-            places = run, first_rank, first_team
-            _begin_watch(self.watchdog, topology, *places, tells_work=self.tells_work)
+            _begin_watch(self.watchdog, topology, run, self.first, tells_work=self.tells_work)
 
 
 def _share(world: "World | RankGroup", topology: Topology, options: Options) -> NodeShare:
@@ -129,18 +143,16 @@ def _watch_node(watchdog: Watchdog, world: "World | RankGroup") -> None:
     watchdog.watch([peer for peer in peers if peer is not None])
 
 
-def _begin_watch(
-    watchdog: Watchdog, topology: Topology, run: Path, first_rank: int, first_team: int, *, tells_work: bool
-) -> None:
+def _begin_watch(watchdog: Watchdog, topology: Topology, run: Path, first: FirstNumbers, *, tells_work: bool) -> None:
     """Start the watchdog, which writes notes of deaths to the run directory; `tells_work`: also reports slow work."""
 
     def saw_death(world_rank: int, how: str) -> None:
         if ulfm_is_on() and world_rank:
             return  # the coordinator survives, and records the loss
         team = topology.team_of_rank(world_rank)
-        index = None if team is None else first_team + team.index
-        leave_note(run, Death(world_rank=first_rank + world_rank, team=index, host=socket.gethostname(), how=how))
+        index = None if team is None else first.team + team.index
+        leave_note(run, Death(world_rank=first.rank + world_rank, team=index, host=socket.gethostname(), how=how))
 
     is_first = watchdog.world_rank == topology.teams[0].first_trainer_rank  # only one rank, because all work alike
-    watchdog.report(saw_death, log_path(run, first_rank + watchdog.world_rank), tells_work=tells_work and is_first)
+    watchdog.report(saw_death, log_path(run, first.rank + watchdog.world_rank), tells_work=tells_work and is_first)
     watchdog.start()

@@ -21,7 +21,7 @@ from nnlo_opt.core.block.task import FoldTask
 from nnlo_opt.core.block.worker.group import MemberSetup, WorkerGroupMember
 from nnlo_opt.core.block.worker.worker import Memory, Worker, WorkerSetup
 from nnlo_opt.core.comm.loopback import LoopbackNetwork
-from nnlo_opt.core.comm.run_messages import OpenRun
+from nnlo_opt.core.comm.run_messages import OpenRun, Renumbered
 from nnlo_opt.core.comm.topology import Topology
 from nnlo_opt.core.models.adapter import EpochCallbacks
 from nnlo_opt.engine.objective.rank import BlockComm, ObjectiveRank, ObjectiveSetup
@@ -69,6 +69,10 @@ class RankRoles:
         self._setup.workload.open_run(run)
         numbers = run.first_rank, run.first_team, run.job
         self._setup.context.open(Path(run.directory), self._setup.topology, *numbers)
+
+    def renumber(self, numbers: Renumbered) -> None:
+        """From now on name ranks and teams in notes of deaths by these numbers."""
+        self._setup.context.first.set(numbers.first_rank, numbers.first_team)
 
     def regroup(self, run: OpenRun) -> None:
         """Place this rank among the remaining ones. Collective: every remaining rank; waits for all of them."""

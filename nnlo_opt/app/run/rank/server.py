@@ -144,6 +144,8 @@ class RankServer:
                 self._export(message)
             case run_msg.OpenRun():
                 self._open(message)
+            case run_msg.Renumbered():
+                self._roles.renumber(message)
             case _:
                 if self._objective is not None:
                     with self._calling(message):

@@ -130,6 +130,12 @@ class ServingRanks:
                 self.transport.send(rank, run)
         self.may_be_at_work = True
 
+    def tell_all(self, message: Message) -> None:
+        """Send a message to all other ranks."""
+        for rank in range(self.transport.size):
+            if rank != self.transport.rank:
+                self.transport.send(rank, message)
+
     def have_stopped(self) -> None:
         """Note that all ranks have stopped working, and can receive messages again."""
         self.may_be_at_work = False
@@ -146,9 +152,7 @@ class ServingRanks:
 
     def release(self, exit_code: int) -> None:
         """Release all other ranks with this code; return when they have been told, after deaths when they have left."""
-        for rank in range(self.transport.size):
-            if rank != self.transport.rank:
-                self.transport.send(rank, Shutdown(exit_code=exit_code))
+        self.tell_all(Shutdown(exit_code=exit_code))
         self.transport.flush(timeout_s=30.0)
         if self.transport.lost:
             self._wait_until_left()
