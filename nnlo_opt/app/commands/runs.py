@@ -103,7 +103,7 @@ def _cells(run: Path, config: dict[str, Any], summary: dict[str, Any], *, at_wor
     figure = "-" if best is None else f"{best['figure_of_merit']:.6g}"
     state: str = state_after(run, summary["reason"], complete=summary["complete"], at_work=at_work)
     if state == RunState.RUNNING and "jobs" in summary:
-        state += f", {counted(summary['jobs']['here'], 'job')}"
+        state += f", {counted(summary['jobs']['here'], 'job')}" if summary["jobs"]["here"] else ", no job"
     return [
         run.name,
         program,

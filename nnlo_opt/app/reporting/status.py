@@ -79,6 +79,12 @@ class Status:
     #: of a shared run, as in `jobs_of`; else empty
     jobs: list[Row] = field(default_factory=list)
 
+    @property
+    def lacks_jobs(self) -> bool:
+        """True if jobs have shared the run, it is not finished, and none of them is there."""
+        is_there = not self.state.is_over and any(job["left_s"] is None for job in self.jobs)
+        return bool(self.jobs) and not is_there and self.state is not RunState.FINISHED
+
     def to_json(self) -> dict[str, Any]:
         """Return the state as plain data; only that of a shared run has jobs."""
         plain = {**asdict(self), "progress": {**asdict(self.progress), "share": self.progress.share}}
@@ -103,7 +109,7 @@ def status_of(ledger: Ledger, run: Path, unix_s: float, *, at_work: bool) -> Sta
     before_s = sum(session.last_at_s - session.started_at_s for session in ledger.sessions[:-1])
     under_way = [trial for _, trial in sorted(ledger.under_way.items())]
     running = [_fold(ledger, trial, a, now_s) for trial in under_way for a in trial.running]
-    ended = ledger.ended
+    ended, goes_on = ledger.ended, ledger.n_blocks > 0 and not state.is_over
     return Status(
         run=str(run),
         state=state,
@@ -114,7 +120,7 @@ def status_of(ledger: Ledger, run: Path, unix_s: float, *, at_work: bool) -> Sta
         progress=progress,
         n_trials=ledger.n_by_state(),
         elapsed_s=before_s + (now_s - last.started_at_s if last else 0.0),
-        left_s=None if progress.end_s is None or state.is_over else max(0.0, progress.end_s - now_s),
+        left_s=max(0.0, progress.end_s - now_s) if goes_on and progress.end_s is not None else None,
         best=best_of(ledger),
         pareto=tuple(ledger.pareto.trials),
         curve=_curve(ledger, ended),

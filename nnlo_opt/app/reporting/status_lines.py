@@ -19,6 +19,8 @@ from nnlo_opt.core.trials.run_state import RunState
 #: True for ASCII only -> characters of a bar (done, to do), and of a curve from low to high
 _BARS = {False: ("━", "─"), True: ("=", ".")}
 _RAMPS = {False: "▁▂▃▄▅▆▇█", True: "_.-=+*%#"}
+#: about a run that jobs have shared
+_NO_JOB = "no job is there; start one by the same command with `--join`"
 #: most running folds, and most reasons of failures, in a short status
 _MOST = 5
 
@@ -62,10 +64,10 @@ def state_text(status: Status) -> str:
         case RunState.WAITING:
             return "waiting for the first line of the journal"
         case RunState.RUNNING:
-            return f"running for {duration_text(status.elapsed_s)}"
+            return f"running for {duration_text(status.elapsed_s)}" + f", but {_NO_JOB}" * status.lacks_jobs
         case RunState.DEAD:
-            return f"dead{after}: no process is at work on it"
-    return f"{status.state}{because}{after}"
+            return f"dead{after}: {_NO_JOB if status.lacks_jobs else 'no process is at work on it'}"
+    return f"{status.state}{because}{after}" + f": {_NO_JOB}" * status.lacks_jobs
 
 
 def progress_text(progress: Progress, left_s: float | None) -> str:
@@ -79,11 +81,19 @@ def counts_text(status: Status) -> str:
     """Return the number of trials in each state, and how busy the blocks are."""
     words = {} if status.state is RunState.RUNNING else {"running": "in progress when it was interrupted"}
     states = ", ".join(f"{n} {words.get(state, state)}" for state, n in status.n_trials.items() if n)
+    return "; ".join([states or "no trial yet", *_busy_text(status)])
+
+
+def _busy_text(status: Status) -> list[str]:
+    """Return how busy the blocks are; nothing if no job is there, and none has been."""
+    share = None if status.block_utilization is None else f"{status.block_utilization:.0%}"
+    if status.state.is_over and status.jobs:  # which have had any number of blocks
+        return [f"blocks were busy {share} of their time"] * (share is not None)
+    if not status.n_blocks:
+        return []
     blocks = counted(status.n_blocks, "block")
     busy = f"{blocks} busy" if status.state.is_over else f"{status.n_blocks_busy} of {blocks} busy,"
-    if status.block_utilization is not None:
-        busy += f" {status.block_utilization:.0%} of the time"
-    return f"{states or 'no trial yet'}; {busy.rstrip(',')}"
+    return [f"{busy} {share} of the time" if share else busy.rstrip(",")]
 
 
 def best_text(status: Status) -> str:

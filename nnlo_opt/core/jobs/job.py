@@ -315,6 +315,7 @@ class Job:
                 self.expelled_because = order.reason
                 if order.reason:
                     self._resign()
+                    self._say(Left())  # for commands: nobody is at work here any more
                     self.is_over = True
                 else:
                     self._join()

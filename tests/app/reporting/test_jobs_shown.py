@@ -20,6 +20,7 @@ from nnlo_opt.core.coordinator.instructions import SearchPlan
 from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.journal import load_events
 from nnlo_opt.core.trials.ledger import Ledger
+from nnlo_opt.core.trials.sharing import may_be_shared_now
 from tests.helpers.shared_run import SharedRun, shared_run
 from tests.helpers.stories import SEARCH, UNDER_WAY, begun
 
@@ -64,6 +65,37 @@ def test_a_run_that_is_over_counts_its_jobs(over):
     lines = status_lines(status(read_ledger(over), at_work=False))
     assert "Shared by 4 jobs (1 left, 1 expelled)." in lines
     assert not [line for line in lines if line.startswith("Job ")]
+
+
+def test_a_run_without_any_job_says_how_to_join_and_expects_no_end(tmp_path, printed):
+    """The coordinator was the only job, and has expelled itself because its block was stuck."""
+    run = tmp_path / "R"
+    shared = SharedRun(run)
+    shared.join()
+    shared.turns(14)
+    shared.jobs[1].lead.expel(1, "block 1 is stuck", counts=False)
+    head, done, *_ = status_lines(status(read_ledger(run), 40.0))
+    how = "no job is there; start one by the same command with `--join`."
+    assert head.endswith(f": running for 0:00:40, but {how}")
+    assert done == "Done: 2/6 trials (4 pending, 2 complete)."
+    assert "running, no job" in printed("list", run)
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+    console.print(Page(status(read_ledger(run), 40.0)))
+    assert how.rstrip(".") in console.file.getvalue()
+    assert "busy" not in console.file.getvalue()
+    shared.turns(2)  # the job knows that it has to go
+    assert not may_be_shared_now(run), "it has not said goodbye"
+    head, done, *_ = printed("status", run).splitlines()
+    assert head.endswith(f": interrupted after 0:00:13: {how}")
+    assert done == "Done: 2/6 trials (4 pending, 2 complete; blocks were busy 100% of their time)."
+
+
+@pytest.mark.parametrize("n_jobs", [0, 2])
+def test_a_run_whose_jobs_were_killed_has_none(n_jobs):
+    jobs = [joined(number, 1.0) for number in range(1, 1 + n_jobs)]
+    head, done, *_ = status_lines(status(told(*jobs), at_work=False))
+    assert ("no job is there; start one" in head) == bool(n_jobs)
+    assert "busy" not in done
 
 
 def test_many_jobs_take_few_lines():
