@@ -12,6 +12,7 @@ from nnlo_opt.core.trials.deaths import Death, leave_note, read_notes
 from nnlo_opt.core.trials.trial import FoldResult, UnrecordedFold
 from tests.helpers import launcher, objectives
 from tests.helpers.effort import some_of
+from tests.helpers.shared_run import SharedRun
 from tests.helpers.steps import fold_finished
 
 pytestmark = pytest.mark.mpi
@@ -184,6 +185,26 @@ def test_a_job_that_may_not_obey_an_order_ends_with_a_sentence_and_another_one_g
     assert "Traceback" not in said
     launcher.run(1, more(2), tmp_path)
     launcher.check_search(run, 2)
+
+
+def test_a_job_that_finds_out_late_that_the_search_is_another_one_is_refused_like_any(tmp_path):
+    """Jobs that start at the same time see no journal before they have joined."""
+    (tmp_path / "objective.py").write_text(OBJECTIVE)
+    shared = SharedRun(tmp_path / RUN)
+    shared.join()
+    leader = shared.jobs[1]
+    leader.step()  # it has the first term, which has not begun
+    log = shared.run / "jobs" / "job-2.log"
+    late = launcher.start(1, more(2), tmp_path)
+    assert launcher.seen_within(60, lambda: log.exists() and b"Follows" in log.read_bytes())
+
+    def has_ended():
+        leader.step()
+        shared.clock.advance(0.1)
+        return late.process.poll() is not None
+
+    launcher.seen_within(60, has_ended, every_s=0.1)
+    assert late.wait(1, code=2).err.startswith("`--join` resumes the same run only. In `checkpoints/R`")
 
 
 @pytest.mark.proof

@@ -187,7 +187,6 @@ class JoiningStart(Start):
         )
         self._thread = JobThread(make_job, self._search, turn, self._look_for_end, self._end_if_stuck)
         self._thread.start()
-        driver.ranks.may_be_at_work = True
         try:
             while self._thread.is_alive():
                 wait_until(self._turn, transport=driver.ranks.transport)
@@ -217,6 +216,8 @@ class JoiningStart(Start):
     def _code_of_end(self) -> int:
         if self._code is not None:
             return self._code
+        if self._numbers is None:
+            self._refuse_another()  # which this job did not see when it came
         if why := self._thread.expelled_because:
             raise NnloError(f"The coordinator of `{self._run.shown}` has sent this job away: {why}")
         if why := self._thread.refused_because:
