@@ -3,14 +3,18 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from nnlo_opt.core.base.files import atomic_write
 from nnlo_opt.core.base.pulse import PULSE
+from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.journal import Journal
+from nnlo_opt.tools.export import mirror as module
 from nnlo_opt.tools.export.mirror import Mirror
 from tests.helpers.exported import story
-from tests.helpers.stories import write_journal
+from tests.helpers.stories import SEARCH, begun, lines_of, write_journal
 
 
 @pytest.mark.needs("tensorboard")
@@ -45,6 +49,24 @@ def test_a_mirror_that_hangs_is_ended_and_the_rank_that_waits_for_it_is_not(tmp_
     assert patience[0] == math.inf
 
 
+def test_a_mirror_writes_in_its_own_term_only(tmp_path, monkeypatch):
+    """The job that leads next has its own mirror of the same files, which would get each trial twice."""
+    taken = []
+
+    def journals(parent):
+        for term in (1, 2, 3):
+            began = [ev.TermBegan(time_s=0.0, term=number, job=number) for number in range(1, term + 1)]
+            atomic_write(tmp_path / "journal.jsonl", b"".join(lines_of([SEARCH, *began, *begun(0)])))
+            yield False
+
+    monkeypatch.setattr(module, "_end_after", lambda parent: None)
+    monkeypatch.setattr(module, "rounds", journals)
+    exporter = SimpleNamespace(take=lambda events, ledger: taken.append((len(events), ledger.term)))
+    monkeypatch.setattr(module, "make_exporter", lambda *_: exporter)
+    module.mirror(tmp_path, os.getpid(), "csv", 2)
+    assert taken == [(3 + len(begun(0)), 2)]
+
+
 #: starts a mirror that hangs, and dies when the mirror does
 DIES = """
 import os, select, sys, time
@@ -57,7 +79,7 @@ if len(sys.argv) == 2:
     os.kill(os.getpid(), 9)
 mirror.LAST_S = 1
 mirror.make_exporter = lambda *_: os.write(1, b"hangs") and time.sleep(100)
-mirror.mirror(Path(sys.argv[1]), int(sys.argv[2]), "csv")
+mirror.mirror(Path(sys.argv[1]), int(sys.argv[2]), "csv", 0)
 """
 
 

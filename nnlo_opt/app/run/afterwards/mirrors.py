@@ -34,8 +34,8 @@ class Mirrors:
         """Raise ConfigurationError if the package of a tool is not installed."""
         raise NotImplementedError(tool)
 
-    def start(self, run_directory: Path, tool: str) -> Mirror:
-        """Start the mirror of a run for a tool."""
+    def start(self, run_directory: Path, tool: str, term: int = 0) -> Mirror:
+        """Start the mirror of a run for a tool; `term`: of the coordinator, in a run that jobs share."""
         raise NotImplementedError(tool)
 
 

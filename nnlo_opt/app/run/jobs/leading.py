@@ -112,6 +112,11 @@ class TermSearch(RunningSearch):
             pass
         self._star.flush()
 
+    def close(self) -> None:
+        for mirror in self.mirrors:
+            mirror.ask()
+        super().close()
+
 
 class LeadingSearch(jobs.Search):
     """Coordinates the search in each term of this job; called by the job's thread.

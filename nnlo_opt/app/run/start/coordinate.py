@@ -86,7 +86,8 @@ class RunningSearch:
             inbox.start()
             self.reporter = Reporter(directory.path)
         #: mirrors for other tools
-        self.mirrors = [driver.context.mirrors.start(directory.path, tool) for tool in options.mirror]
+        term, start = directory.ledger.term, driver.context.mirrors.start
+        self.mirrors = [start(directory.path, tool, term) for tool in options.mirror]
 
     def _state(self, plan: SearchPlan) -> CoordinatorState:
         """Return the state machine that decides."""
