@@ -137,8 +137,9 @@ class Lead:
 
     def begin(self) -> bool:
         """Begin the term; False if a later one does not allow it any more."""
-        began = ev.TermBegan(time_s=self.now_s, term=self.term, job=self.job)
-        events = begin(self._files, self._copy, began, self._search.opening(self._copy.content.events, self.now_s))
+        now_s = self.now_s
+        began = ev.TermBegan(time_s=now_s, term=self.term, job=self.job)
+        events = begin(self._files, self._copy, began, self._search.opening(self._copy.content.events, now_s))
         if events is None:
             return False
         self.opening = events[len(self._copy.content.events) :]

@@ -1,5 +1,8 @@
 """What the coordinator's view of jobs tells the search, and what the search may ask of it."""
 
+import itertools
+from types import SimpleNamespace
+
 import pytest
 
 from nnlo_opt.core.comm import messages as msg
@@ -97,6 +100,18 @@ def test_what_it_records_by_itself_is_told_once_and_in_order(two):
     assert (lost.assignment, lost.reason, lost.counts) == (0, "its job let it go", False)
     assert search.news[-1] == ev.JobLeft(time_s=search.news[-1].time_s, job=2)
     assert not search.lead.take_news()
+
+
+def test_the_lines_with_which_a_term_begins_are_in_the_order_of_their_times(tmp_path):
+    """A pipe read "[-0.0 s] job 2 coordinates"."""
+    jobs = Jobs(tmp_path)
+    lead = jobs.join()
+    passing = SimpleNamespace(monotonic_s=itertools.count(5.0).__next__, unix_s=lambda: 1e6)
+    lead._clock = passing
+    while lead.lead is None:
+        lead.step()
+    start, began = lead.lead.opening
+    assert start.time_s == began.time_s
 
 
 @pytest.mark.parametrize("cause", [None, ("its node has crashed", False)])
