@@ -176,11 +176,11 @@ class FewTrials(Search):
         self._star.flush()
 
     def _assign(self, lead, job, trial):
-        number, team = self._attempts.total(), lead.roster.teams(job)[0]
+        number, team = self._attempts.total(), lead.roster.jobs[job].teams[0]
         self._attempts[trial] += 1
         what = {"assignment": number, "trial": trial, "fold": 0, "attempt": self._attempts[trial]}
         lead.record(ev.FoldAssigned(time_s=lead.now_s, block=1, team=team, n_ranks=1, **what))
-        self._star.send(lead.roster.ranks(job)[1], msg.RunFold(point={"term": lead.term}, **what))
+        self._star.send(lead.roster.jobs[job].ranks[1], msg.RunFold(point={"term": lead.term}, **what))
 
 
 class Process(threading.Thread):

@@ -70,7 +70,7 @@ class Coordinator(FewTrials):
         super().step(lead, [report for report in reports if report not in began])
 
     def _assign(self, lead, job, trial):
-        number, team = self._attempts.total(), lead.roster.teams(job)[0]
+        number, team = self._attempts.total(), lead.roster.jobs[job].teams[0]
         self._attempts[trial] += 1
         what = {"assignment": number, "trial": trial, "fold": 0, "attempt": self._attempts[trial]}
         lead.record(ev.FoldAssigned(time_s=lead.now_s, block=1 + team, team=team, n_ranks=2, **what))

@@ -146,7 +146,7 @@ class Lead:
         self._journal = self._files.journal(journal_name(self.term))
         #: who works on what
         self.roster = Roster(events)
-        for gone in sorted(self.roster.expelled):
+        for gone in [job.number for job in self.roster.jobs.values() if job.expelled]:
             self._order(gone, Expelled())
         return True
 
@@ -166,7 +166,8 @@ class Lead:
             self._logs[number] = _Observed(reader, self._silent.pop(number, Watch(self._timing)), Pace(self._timing))
         now_s = self._clock.monotonic_s()
         due = [job for job, log in self._logs.items() if log.waiting or not log.pace.left_s(now_s)]
-        return [report for job in due if job not in self.roster.left for report in self._read(job)]
+        left = self.roster.left
+        return [report for job in due if job not in left for report in self._read(job)]
 
     def record(self, *events: ev.Event, durable: bool = True) -> None:
         """Write events to the journal, as `Journal.append`. OSError: it cannot be written."""
@@ -234,7 +235,7 @@ class Lead:
 
     def _meet(self, job: int, line: Joined) -> None:
         """Let a job join, once, unless the search refuses it."""
-        if job in self.roster.here or job in self.roster.left:
+        if job in self.roster.jobs:
             return
         joined = ev.JobJoined(
             time_s=self.now_s,
@@ -266,8 +267,8 @@ class Lead:
                 self._note(*self._lost(job, LET_GO, line.term))
                 if line.term == self.term:
                     self.present.add(job)
-                    numbers = self.roster.ranks(job).start, self.roster.teams(job).start
-                    self._order(job, Admitted(first_rank=numbers[0], first_team=numbers[1]))
+                    own = self.roster.jobs[job]
+                    self._order(job, Admitted(first_rank=own.ranks.start, first_team=own.teams.start))
                 else:
                     self.present.discard(job)
             case Left():

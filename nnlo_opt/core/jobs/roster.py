@@ -5,12 +5,11 @@ with the term that assigned it: a coordinator that was overtaken may use the sam
 counts if the job holds the assignment, and a fold is free if no job holds an assignment of it.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nnlo_opt.core.trials import events as ev
-from nnlo_opt.core.trials.joined_job import LEAST_RANKS
+from nnlo_opt.core.trials.joined_job import JoinedJob, with_team
 
 #: events that end an assignment
 ENDS = (
@@ -44,16 +43,8 @@ class Roster:
     def __init__(self, events: Iterable[ev.Event] = ()) -> None:
         #: current term and the job that leads it; 0 before the first
         self.term = self.leader = 0
-        #: jobs that have joined and not left
-        self.here: set[int] = set()
-        #: jobs that have left, and those of them that were expelled
-        self.left: set[int] = set()
-        self.expelled: set[int] = set()
-        #: jobs in the order in which they joined, and for each the number of teams and of ranks up to its own; both are
-        #: numbered on
-        self._jobs: list[int] = []
-        self._n_teams: list[int] = []
-        self._n_ranks: list[int] = []
+        #: number -> job, in the order in which they joined
+        self.jobs: dict[int, JoinedJob] = {}
         #: assignment -> who holds it
         self.held: dict[int, Held] = {}
         #: time of the latest event
@@ -74,44 +65,33 @@ class Roster:
             case ev.TermBegan():
                 self.term, self.leader = event.term, event.job
             case ev.JobJoined():
-                self.here.add(event.job)
-                self._jobs.append(event.job)
-                self._n_teams.append(self.n_teams + event.n_teams)
-                self._n_ranks.append(self.n_ranks + max(event.n_ranks, LEAST_RANKS))
-            case ev.JobLeft():
-                self.here.discard(event.job)
-                self.left.add(event.job)
-                if event.expelled:
-                    self.expelled.add(event.job)
-            case ev.FoldAssigned() if event.team < self.n_teams:
-                job = self._jobs[bisect_right(self._n_teams, event.team)]
-                self.held[event.assignment] = Held(job, self.term, event.trial, event.fold, event.team)
+                last = next(reversed(self.jobs.values()), None)
+                self.jobs[event.job] = JoinedJob.after(last, event, n_assignments=0)
+            case ev.JobLeft() if event.job in self.jobs:
+                self.jobs[event.job].leave(event)
+            case ev.FoldAssigned() if (job := with_team(self.jobs, event.team)) is not None:
+                self.held[event.assignment] = Held(job.number, self.term, event.trial, event.fold, event.team)
             case _ if isinstance(event, ENDS):
                 self.held.pop(event.assignment, None)
 
     @property
-    def n_teams(self) -> int:
-        """Number of teams of all jobs that ever joined."""
-        return self._n_teams[-1] if self._n_teams else 0
+    def here(self) -> set[int]:
+        """Jobs that have joined and not left."""
+        return {number for number, job in self.jobs.items() if job.is_here}
 
-    def teams(self, job: int) -> range:
-        """Return the teams of a job."""
-        i = self._jobs.index(job)
-        return range(self._n_teams[i - 1] if i else 0, self._n_teams[i])
+    @property
+    def left(self) -> set[int]:
+        """Jobs that have left."""
+        return self.jobs.keys() - self.here
 
     @property
     def n_ranks(self) -> int:
         """Number of ranks of all jobs that ever joined."""
-        return self._n_ranks[-1] if self._n_ranks else 0
+        return max((job.ranks.stop for job in self.jobs.values()), default=0)
 
-    def ranks(self, job: int) -> range:
-        """Return the ranks of a job."""
-        i = self._jobs.index(job)
-        return range(self._n_ranks[i - 1] if i else 0, self._n_ranks[i])
-
-    def job_of(self, rank: int) -> int | None:
+    def job_of(self, rank: int) -> JoinedJob | None:
         """Return the job of a rank; None if no job has it."""
-        return self._jobs[bisect_right(self._n_ranks, rank)] if 0 <= rank < self.n_ranks else None
+        return next((job for job in self.jobs.values() if rank in job.ranks), None)
 
     def holds(self, job: int, term: int, assignment: int) -> bool:
         """Return True if a report of `job` about this assignment of `term` counts."""

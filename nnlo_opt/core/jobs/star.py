@@ -1,6 +1,6 @@
 """Transport from the coordinator to the ranks of all jobs, through their files.
 
-Ranks are numbered on through all jobs that ever joined; see `Roster.ranks`. In the files of a job they have the numbers
+Ranks are numbered on through all jobs that ever joined; see `JoinedJob`. In the files of a job they have the numbers
 of its own `mpirun`. So numbers in messages are translated here, in both directions.
 """
 
@@ -42,7 +42,7 @@ class Star(Transport):
         roster = self._lead.roster
         self.size = self.n_processes = roster.n_ranks
         for report in reports:
-            ranks = roster.ranks(report.job)
+            ranks = roster.jobs[report.job].ranks
             if report.rank < len(ranks):
                 message = _renumbered(report.message, ranks.start)
                 self._arrived.append(Received(ranks.start + report.rank, message, None))
@@ -59,8 +59,8 @@ class Star(Transport):
             raise ProtocolError(f"No job has rank {dest}. Received for it: {message}.")
         if payload is not None:
             raise ProtocolError(f"A vector cannot travel to another job. Received: {message}.")
-        order = Ordered(rank=dest - self._lead.roster.ranks(job).start, message=to_json(message))
-        self._orders.setdefault(job, []).append(order)
+        order = Ordered(rank=dest - job.ranks.start, message=to_json(message))
+        self._orders.setdefault(job.number, []).append(order)
 
     def flush(self, timeout_s: float = 0.0) -> None:
         """Write all collected messages, those to one job at once; call it before `Lead.step`."""

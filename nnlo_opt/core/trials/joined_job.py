@@ -1,5 +1,7 @@
 """Job that has joined a run which several jobs share, as its journal tells it."""
 
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nnlo_opt.core.trials.events import JobJoined, JobLeft
@@ -69,3 +71,10 @@ class JoinedJob:
     def leave(self, event: JobLeft) -> None:
         """Take in that it has left."""
         self.left_at_s, self.reason, self.expelled = event.time_s, event.reason, event.expelled
+
+
+def with_team(jobs: Mapping[int, JoinedJob], team: int) -> JoinedJob | None:
+    """Return the job of a team, of `jobs` in the order in which they joined; None if no job has it."""
+    joined = [*jobs.values()]
+    place = bisect_right(joined, team, key=lambda job: job.teams.start)
+    return next((job for job in joined[max(0, place - 1) : place] if team in job.teams), None)

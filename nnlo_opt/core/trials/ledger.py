@@ -5,7 +5,6 @@ The same code applies events in a live run and in a replay of its journal, so a 
 
 import math
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from nnlo_opt.core.base.errors import JournalError, ProtocolError
 from nnlo_opt.core.base.records import MAX_INTEGER
 from nnlo_opt.core.trials import events as ev
 from nnlo_opt.core.trials.identity import RunIdentity, StartSettings
-from nnlo_opt.core.trials.joined_job import JoinedJob
+from nnlo_opt.core.trials.joined_job import JoinedJob, with_team
 from nnlo_opt.core.trials.objectives import Objective, OutcomeConstraint, ParetoSet, losses
 from nnlo_opt.core.trials.trial import Assignment, AssignmentEnd, FoldResult, Loss, Trial, TrialState
 
@@ -142,9 +141,7 @@ class Ledger:
 
     def job_of(self, assignment: Assignment) -> JoinedJob | None:
         """Return the job whose team got an assignment; None if no jobs shared the run then."""
-        jobs = [*self.jobs.values()]
-        place = bisect_right(jobs, assignment.team, key=lambda job: job.teams.start) - 1
-        job = jobs[place] if place >= 0 else None
+        job = with_team(self.jobs, assignment.team)
         return job if job is not None and job.had(assignment.number, assignment.team) else None
 
     @property

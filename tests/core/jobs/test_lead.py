@@ -35,7 +35,7 @@ class Told(Search):
         self.lead = lead
         self.news += lead.take_news()
         if self.works in lead.present:
-            team, self.works = lead.roster.teams(self.works)[0], 0
+            team, self.works = lead.roster.jobs[self.works].teams[0], 0
             lead.record(suggested(0, time_s=lead.now_s), assigned(0, time_s=lead.now_s, team=team))
             order = msg.RunFold(assignment=0, trial=0, fold=0, attempt=1, point={"x": 0})
             lead.send(lead.roster.held[0].job, Ordered(rank=1, message=order.to_json()))
@@ -185,4 +185,4 @@ def test_a_job_that_may_not_obey_an_order_says_goodbye_and_the_search_goes_on(tw
     assert refused.expelled_because == ""
     assert not other.is_over
     assert other.lead.roster.left == {number}
-    assert not other.lead.roster.expelled
+    assert not other.lead.roster.jobs[number].expelled

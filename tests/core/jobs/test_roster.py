@@ -25,7 +25,7 @@ def test_teams_are_numbered_on_through_all_jobs():
     assert roster.of(1) == [0]
     assert roster.of(2) == [1]
     assert roster.here == {1, 2}
-    assert (roster.teams(1), roster.teams(2), roster.n_teams) == (range(2), range(2, 3), 3)
+    assert (roster.jobs[1].teams, roster.jobs[2].teams) == (range(2), range(2, 3))
 
 
 def test_a_report_counts_by_job_term_and_assignment_until_the_assignment_ends():
@@ -55,7 +55,8 @@ def test_a_fold_is_free_if_no_job_holds_it():
 
 def test_a_job_that_has_left_is_not_here():
     roster = Roster([*STORY, left(1), left(2, expelled=True)])
-    assert (roster.here, roster.left, roster.expelled) == (set(), {1, 2}, {2})
+    assert (roster.here, roster.left) == (set(), {1, 2})
+    assert [job.number for job in roster.jobs.values() if job.expelled] == [2]
 
 
 def test_assignments_from_before_the_first_term_are_held_by_nobody():
