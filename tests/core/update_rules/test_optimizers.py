@@ -46,6 +46,21 @@ def trajectory(optimizer, weights, steps):
         yield weights
 
 
+@variants
+def test_steps_continue_in_memory_that_is_given_between_them(name, parameters):
+    stays, moves = (make_optimizer(name, 10, 0.05, parameters).beside(ema=0.5) for _ in range(2))
+    first, second = gradients(2, 10)
+    weights = [np.ones(10, np.float32) for _ in range(2)]
+    for optimizer, own in zip((stays, moves), weights, strict=True):
+        optimizer.apply(own, first)
+    memory = [slot.copy() for slot in moves.slots]
+    moves.live_in(memory)
+    for optimizer, own in zip((stays, moves), weights, strict=True):
+        optimizer.apply(own, second)
+    assert np.array_equal(*weights)
+    assert all(np.array_equal(given, slot) for given, slot in zip(memory, stays.slots, strict=True))
+
+
 @pytest.mark.keras
 @pytest.mark.parametrize("learning_rate", effort.some_of([0.05, None]))
 @variants
