@@ -188,6 +188,7 @@ def test_state_continues_exactly(name, parameters, ema):
     [*_] = trajectory(first, weights, steps[:3])
     kept = {key: np.array(value) for key, value in first.state().items()}
     second = make_optimizer(name, 50, 0.7, parameters).beside(ema=ema)
+    [*_] = trajectory(second, np.ones(50, np.float32), steps)  # further than the state
     second.load_state(kept)
     [*_] = trajectory(second, weights, steps[3:])
     assert np.array_equal(weights, straight)
