@@ -652,6 +652,13 @@ def test_a_fold_is_paused_or_stopped_while_it_waits():
     assert awaiting().handle(1, FAILED) == [ins.End(message=FAILED)]
 
 
+def test_a_preemption_of_a_fold_that_waits_without_a_checkpoint_ends_at_the_next_fence():
+    state = awaiting(checkpoint_interval=9)
+    assert state.preempt() == [ins.SendWeights(workers=(1,), version=1, with_state=True)]
+    assert state.handle(1, push(n_samples=10, end_of_pass=True, base_version=1))[-1].checkpoint
+    assert awaiting().preempt() == [STOPPED]
+
+
 def test_an_answer_that_was_not_asked_for_is_a_bug():
     for state in (started(MasterState(plan())), MasterState(plan())):
         for say in (state.go_on, state.pause):

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -119,6 +121,16 @@ def test_what_a_fence_cuts_off_a_period_is_counted_once(monkeypatch):
     assert pushed.n_samples == 2
     # In the middle of 4 samples of both workers, of the 40 of both epochs.
     assert factors[3] == pytest.approx(1 - 22 / 40)
+
+
+def test_a_worker_that_resumes_behind_its_shard_waits_for_larger_ones():
+    """Of 20 samples on 3 workers it has 6, and trained them in the first of the two common steps."""
+    alone = SimpleNamespace(sum_in_place=lambda vector: None)
+    bench = Bench(linear_tasks(SOURCE, FOLDS, options_of(mode="allreduce", batch=6))(), Partners(team=alone))
+    bench.start(n_workers=3)
+    position = {"pass": 1, "offset": 0, "discrete": [[1]], "steps": 1, "samples": 6}
+    pushed, _ = bench.train(full(0.5), position=position)
+    assert (pushed.n_samples, pushed.end_of_pass) == (0, True)
 
 
 def test_a_position_that_comes_with_the_weights_is_gone_to():
