@@ -136,6 +136,20 @@ def test_two_bounds_of_a_figure_share_a_process_and_each_other_figure_has_its_ow
     assert max(chances[0], chances[2]) < 0.1
 
 
+def test_a_figure_of_a_pending_trial_is_as_good_as_known():
+    search, history = BayesianSearch(LINE, 0), History(LINE)
+    history.bounds = bounds("f<0.6")
+    for trial, x in enumerate((0.1, 0.2, 0.4, 0.5)):
+        history.record(trial, {"x": x}, "complete", x, outcomes={"f": x**2})
+    encoding = search._encodings[0]
+    at = encoding.columns([{"x": 0.9}])
+    mean, variance = search._margins(history, encoding)[0].process.predict(at)
+    history.record(4, {"x": 0.9}, "pending")
+    assumed, left = search._margins(history, encoding)[0].process.predict(at)
+    assert assumed == pytest.approx(mean)
+    assert left < 0.1 * variance
+
+
 def test_the_scale_is_linear_unless_figures_span_decades():
     close = margins_of(history_on_a_line([1.0, 2.0, 3.0, 4.0], "f<2.5"), "f", np.arange(4))
     assert [*close] == [Scale.LINEAR]
