@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
-from scipy.stats import norm
+from scipy.special import log_ndtr, ndtr
 
 from nnlo_opt.core.search.acquisition import Acquisition
 from nnlo_opt.core.search.base import History
@@ -105,12 +105,12 @@ def test_the_gradient_with_constraints_is_the_difference_quotient(constraints):
 
 def test_the_chance_between_two_bounds_is_exact_and_finite_in_both_tails():
     low, width = np.linspace(-8, 7, 60), np.geomspace(1e-3, 3, 60)
-    exact = np.where(low < 0, norm.cdf(low + width) - norm.cdf(low), norm.sf(low) - norm.sf(low + width))
+    exact = np.where(low < 0, ndtr(low + width) - ndtr(low), ndtr(-low) - ndtr(-low - width))
     np.testing.assert_allclose(_log_between(low, low + width), np.log(exact), rtol=1e-9)
     far = np.array([-1e6, -50.0, 50.0, 1e6])
     logs = _log_between(far, far + 1.0)
     assert np.isfinite(logs).all()
-    np.testing.assert_allclose(logs[1], norm.logcdf(-49.0), rtol=1e-9)
+    np.testing.assert_allclose(logs[1], log_ndtr(-49.0), rtol=1e-9)
     infinite = np.full(1, np.inf)
     assert _log_between(-infinite, np.array([0.0])) == pytest.approx(math.log(0.5))
     assert _log_between(np.array([0.0]), infinite) == pytest.approx(math.log(0.5))
