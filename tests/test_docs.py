@@ -266,6 +266,7 @@ def test_the_simulation_that_the_page_on_scaling_is_about_runs():
     assert {row["n_blocks"] for row in json.loads(done.stdout)["dispatch"]} == {1, 10, 100}
 
 
+@pytest.mark.proof
 def test_a_simulation_finds_what_the_page_on_scaling_says(capsys):
     (command,) = re.findall(r"`nnlo-opt (simulate[^`]*) --seed 0`", " ".join(SCALING.read_text().split()))
     for seed in range(5):

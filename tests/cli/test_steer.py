@@ -79,14 +79,19 @@ def test_a_point_waits_for_a_run_that_has_not_begun_if_that_is_what_is_meant(tmp
 
 
 def test_when_a_search_under_way_tries_the_point_is_said(run, tmp_path, printed):
+    def begin():
+        run([ev.TrialSuggested(time_s=3.0, trial=2, point={**TRIED, "n": 8})])
+        for path in (tmp_path / "inbox").iterdir():
+            path.unlink()
+
     run()
     with closing(RunLock(tmp_path, 0.0)):
         assert "it is tried after the suggestions that the search has made already" in printed(
             "enqueue", tmp_path, "n=7", "--wait", "0"
         )
-        answer = threading.Timer(0.3, lambda: [path.unlink() for path in (tmp_path / "inbox").iterdir()])
+        answer = threading.Timer(0.3, begin)
         answer.start()
-        printed("enqueue", tmp_path, "n=8", "--wait", "60")
+        assert printed("enqueue", tmp_path, "n=8", "--wait", "60") == "Enqueued n=8: trial 2 tries it.\n"
         answer.join()
 
 

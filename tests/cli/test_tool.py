@@ -178,14 +178,14 @@ def test_a_run_that_one_may_only_read_is_reported_elsewhere(run, tmp_path_factor
     before = files_of(path)
     path.chmod(0o555)
     try:
-        refused, done = report_of(path), report_of(path, "--out", out, "--figures")
+        refused, done = report_of(path), report_of(path, "--out", out)
     finally:
         path.chmod(0o755)
     assert refused.returncode == EXIT_WRONG_REQUEST
     assert f"`nnlo-opt report {path} --out FOLDER`" in " ".join(refused.stderr.split())
     assert (done.returncode, done.stderr) == (0, "")
     assert f"of 1 trial to `{out}`" in " ".join(done.stdout.split())
-    assert {"results.csv", "summary.json", "report.html", "figures"} == {place.name for place in out.iterdir()}
+    assert {"results.csv", "summary.json", "report.html"} == {place.name for place in out.iterdir()}
     assert files_of(path) == before
 
 

@@ -10,10 +10,12 @@ from tests.helpers.launcher import Outcome
 DRIVER = ["OptimizationDriver", "--model", "objective.py", "--hyper-opt", "random", "--checkpoint", "L"]
 
 
-def launch(folder: Path, *driver: str, options: tuple[str, ...] = (), model: str = objectives.SLOW) -> launcher.Job:
-    """The launcher with five ranks, started."""
+def launch(
+    folder: Path, *driver: str, options: tuple[str, ...] = (), model: str = objectives.SLOW, n_ranks: int = 5
+) -> launcher.Job:
+    """The launcher with ranks, started."""
     (folder / "objective.py").write_text(model)
-    return launcher.start(1, ["nnlo-opt", "launch", "-n", "5", *options, "--", *driver], folder)
+    return launcher.start(1, ["nnlo-opt", "launch", "-n", str(n_ranks), *options, "--", *driver], folder)
 
 
 def begin(cwd: Path, text: str, n_ranks: int, *options: str) -> launcher.Job:

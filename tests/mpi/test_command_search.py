@@ -149,10 +149,10 @@ def command(folder, script, space, *options):
 
 
 def test_a_script_is_searched_on_every_rank_of_a_block(tmp_path, monkeypatch):
-    for name, value in {"SLURM_NTASKS": "5", "SLURM_PROCID": "0", "SLURM_JOB_ID": "77", "NUMBER_OF_JOB": "77"}.items():
+    for name, value in {"SLURM_NTASKS": "3", "SLURM_PROCID": "0", "SLURM_JOB_ID": "77", "NUMBER_OF_JOB": "77"}.items():
         monkeypatch.setenv(name, value)
     words = command(tmp_path, TRAIN, SPACE, "--block-size", "2", "--num-iterations", "6")
-    launcher.run(5, words, tmp_path)
+    launcher.run(3, words, tmp_path)
     launcher.check_search(tmp_path / "checkpoints/S", 6)
     for row in rows(tmp_path):
         assert float(row["figure_of_merit"]) == float(row["p:x"] or 2)

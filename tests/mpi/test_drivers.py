@@ -38,17 +38,17 @@ def folder(tmp_path, network) -> Path:
 @pytest.mark.parametrize("n_ranks", some_of([3, 5]))
 @pytest.mark.parametrize("network", [networks.NETWORKS["keras"]], ids=["keras"])
 def test_a_search_trains_real_networks_and_leaves_all_files(folder, digits, n_ranks):
-    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "6"]
+    command = ["OptimizationDriver", "--model", "model.py", "--search-space", "space.py", "--num-iterations", "3"]
     outcome = launcher.run(n_ranks, [*command, "--epochs", "2", "--checkpoint", "S", *data_of(digits)], folder)
     run = folder / "checkpoints/S"
-    assert [row["state"] for row in results_of(run)] == ["complete"] * 6
+    assert [row["state"] for row in results_of(run)] == ["complete"] * 3
     assert all(0.0 <= float(row["figure_of_merit"]) < 1.0 for row in results_of(run))
     best = json.loads((run / "summary.json").read_text())["best"]
     assert f"Best: trial {best['trial']}" in outcome.out
     assert zipfile.is_zipfile(run / "best_model.keras")
     assert "categorical_crossentropy" in outcome.out  # inferred, and said
     assert "TensorFlow" not in outcome.err
-    for number in range(6):
+    for number in range(3):
         fold = run / f"trials/{number:04d}/fold0"
         assert (fold / "weights.npz").exists()
         assert len(json.loads((fold / "history.json").read_text())["epochs"]) == 2
@@ -98,11 +98,9 @@ def test_a_compiled_model_trains_as_its_options_would_and_no_argument_is_dropped
     assert all(0.5 < value <= 1 for value in others.values())
     assert histories[1].metrics | others == histories[0].metrics
     again = ["TrainingDriver", "--model", "compiled.py", "--mode", "allreduce", "--trial-name", "compiled"]
-    resumed = launcher.run(2, [*again, "--epochs", "2", "--restore", *data_of(digits)], tmp_path).out
+    resumed = launcher.run(1, [*again, "--epochs", "2", "--restore", *data_of(digits)], tmp_path).out
     assert "Taken from `compile`: sgd" in resumed
     assert "Trained 2 epochs" in resumed
-    given = launcher.run(2, [*again[:-1], "given", "--optimizer", "adam", *data_of(digits)], tmp_path).out
-    assert "allreduce, adam. In place of what `compile` said: `--optimizer adam` for SGD(" in given
 
 
 @pytest.mark.proof
@@ -241,10 +239,10 @@ def test_the_saved_model_has_the_figure_that_was_reported(folder, digits):
 
 
 @networks.trained("dense", "keras")
-def test_a_training_is_restored(folder, digits):
+def test_a_training_is_restored(folder, digits, preloaded):
     command = ["TrainingDriver", "--model", "model.py", "--checkpoint", "T", "--synchronous", *data_of(digits)]
     launcher.run(3, [*command, "--epochs", "1"], folder)
-    outcome = launcher.run(3, [*command, "--epochs", "1"], folder, code=2)
+    outcome = preloaded.run([*command, "--epochs", "1"], folder, code=2)
     assert "--restore" in outcome.err
     outcome = launcher.run(3, [*command, "--epochs", "3", "--restore"], folder)
     assert "resumes after epoch 1" in outcome.out

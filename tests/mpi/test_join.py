@@ -38,18 +38,18 @@ def content(run):
     return {path: path.read_bytes() for path in (run / "jobs").rglob("*") if path.is_file()}
 
 
-def test_a_job_alone_completes_and_a_later_one_ends_or_continues(tmp_path):
+def test_a_job_alone_completes_and_a_later_one_ends_or_continues(tmp_path, preloaded):
     (tmp_path / "objective.py").write_text(OBJECTIVE)
     run = tmp_path / RUN
-    launcher.run(1, more(2), tmp_path)
+    preloaded.run(more(2), tmp_path)
     launcher.check_search(run, 2)
     before = content(run)
-    refused = launcher.run(1, [*more(2), "--seed", "4"], tmp_path, code=2)
+    refused = preloaded.run([*more(2), "--seed", "4"], tmp_path, code=2)
     assert "--seed" in refused.err
     assert content(run) == before, "a job that asks for another search is not noticed"
-    assert "is complete" in launcher.run(1, more(2), tmp_path).out
+    assert "is complete" in preloaded.run(more(2), tmp_path).out
     launcher.check_search(run, 2)
-    launcher.run(1, more(3), tmp_path)
+    preloaded.run(more(3), tmp_path)
     launcher.check_search(run, 3)
     assert [event["job"] for event in launcher.events_of(run, "TermBegan")] == [1, 3]
 
@@ -92,10 +92,10 @@ def test_another_job_takes_the_place_of_a_coordinator_that_is_told_to_end(tmp_pa
     assert not any(event["counts"] for event in launcher.events_of(run, "AssignmentLost"))
 
 
-def test_a_job_of_one_rank_hears_what_was_decided_although_its_objective_waits_for_that(tmp_path):
+def test_a_job_of_one_rank_hears_what_was_decided_although_its_objective_waits_for_that(tmp_path, preloaded):
     """The coordinator is in another thread, and may be in another job."""
     (tmp_path / "objective.py").write_text(OBJECTIVE)
-    launcher.run(1, [*more(6), "--pruner", "asha"], tmp_path)
+    preloaded.run([*more(6), "--pruner", "asha"], tmp_path)
     assert launcher.events_of(tmp_path / RUN, "RunCompleted")
     assert len(launcher.events_of(tmp_path / RUN, "EpochEnded")) > 6
 

@@ -25,16 +25,16 @@ def gone(processes: list[psutil.Process]) -> bool:
 def test_a_run_whose_rank_is_killed_is_started_again_and_does_nothing_twice(tmp_path):
     # On a busy machine, trials of 0.15 s would all end before the rank is found.
     model = objectives.SLOW.replace("0.05", "0.25")
-    job = launch(tmp_path, *DRIVER, "--num-iterations", "16", options=("--no-ulfm",), model=model)
+    job = launch(tmp_path, *DRIVER, "--num-iterations", "10", options=("--no-ulfm",), model=model, n_ranks=3)
     job.wait_for(tmp_path / RUN, "TrialCompleted", 3)
     family = job.family()
-    job.rank(3).kill()
+    job.rank(2).kill()
     outcome = job.wait(120)
-    assert "nnlo-opt launch: rank 3 on " in outcome.err
+    assert "nnlo-opt launch: rank 2 on " in outcome.err
     assert "(SIGKILL, by hand or for lack of memory) before the run was complete: starting again" in outcome.err
     assert "restart 1 of at most 10" in outcome.err
     assert len(events_of(tmp_path / RUN, "RunStarted")) == 2
-    launcher.check_search(tmp_path / RUN, 16)
+    launcher.check_search(tmp_path / RUN, 10)
     assert gone(family)
 
 
@@ -68,7 +68,7 @@ def test_a_terminated_launcher_leaves_75_and_no_process_and_the_next_continues(t
 
 
 def test_the_sentence_of_a_refusal_is_all_that_a_launcher_shows(tmp_path):
-    outcome = launch(tmp_path, *DRIVER, "--warm-start", "nowhere").wait(60, code=2)
+    outcome = launch(tmp_path, *DRIVER, "--warm-start", "nowhere", n_ranks=2).wait(60, code=2)
     assert len(outcome.err.splitlines()) == 1
     assert outcome.err.startswith("`--warm-start` must name a run directory")
     assert not (tmp_path / RUN).exists()

@@ -136,6 +136,7 @@ def metrics_of(run):
     return [fold.metrics for trial in load_run(run).trials for fold in trial.folds.values()]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS[:-1])
 def test_a_training_has_the_figures_of_the_same_samples_in_files(folder, kind):
     outcome = launcher.run(3, [*TRAINING, "--model", f"of_{kind}.py", "--epochs", "2", "--checkpoint", "made"], folder)

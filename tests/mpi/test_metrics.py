@@ -89,7 +89,7 @@ DATA = ["--train-data", "train.list", "--val-data", "val.list", "--test-data", "
 
 #: ranks and options
 LAYOUTS = {
-    "workers": (4, ["--sync-every", "2"]),
+    "workers": (3, ["--sync-every", "2"]),
     "one rank": (1, []),
     "sub-masters": (5, ["--n-masters", "2"]),
     "worker groups": (5, ["--n-processes", "2"]),

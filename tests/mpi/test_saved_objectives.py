@@ -42,10 +42,6 @@ objective.parameter_range = [Real(0.0, 1.0, name="x")]
 """
 
 
-def figures(folder):
-    return {row["trial"]: row["figure_of_merit"] for row in rows(folder)}
-
-
 def times_trained(run):
     """(trial, epoch) -> how often it was trained."""
     trial_of = {event["assignment"]: event["trial"] for event in launcher.events_of(run, "FoldAssigned")}
@@ -108,8 +104,6 @@ def test_a_killed_search_by_freeze_thaw_resumes_its_paused_trials(tmp_path):
 @pytest.mark.parametrize("blow", some_of([signal.SIGUSR1, signal.SIGKILL]))
 def test_an_interrupted_trial_begins_at_its_last_save(tmp_path, monkeypatch, blow):
     options = ["--block-size", "2", "--hyper-opt", "random", "--num-iterations", "2"]
-    (tmp_path / "whole").mkdir()
-    search(tmp_path / "whole", SAVED, 3, *options)
     monkeypatch.setenv("SLEEP", "0.2")
     job = begin(tmp_path, SAVED, 3, *options)
     run = tmp_path / "checkpoints/S"
@@ -120,7 +114,8 @@ def test_an_interrupted_trial_begins_at_its_last_save(tmp_path, monkeypatch, blo
     search(tmp_path, SAVED, 3, *options, "--opt-restore")
     assert launcher.events_of(run, "FoldBegan")[1]["epoch"] >= 2
     assert bool(launcher.events_of(run, "AssignmentPreempted")) == (blow == signal.SIGUSR1)
-    assert figures(tmp_path) == figures(tmp_path / "whole")
+    for row in rows(tmp_path):  # an epoch that was lost or counted twice would make another sum
+        assert float(row["figure_of_merit"]) == pytest.approx(float(row["p:x"]) * 45 * 3)
 
 
 @pytest.mark.proof

@@ -31,8 +31,8 @@ def train(folder: Path, digits: Path, n_ranks: int, name: str, *options: str) ->
 def test_allreduce_is_synchronous_training_with_every_rank_a_worker(folder, digits):
     options = ["--epochs", "2", "--batch", "32", "--optimizer", "sgd", "--learning-rate", "0.1"]
     options += ["--warmup-epochs", "0.5", "--lr-schedule", "linear"]
-    synchronous = train(folder, digits, 4, "s", *options, "--synchronous")
-    together = train(folder, digits, 3, "a", *options, "--mode", "allreduce")
+    synchronous = train(folder, digits, 3, "s", *options, "--synchronous")
+    together = train(folder, digits, 2, "a", *options, "--mode", "allreduce")
     np.testing.assert_allclose(together, synchronous, rtol=1e-3, atol=1e-5)
 
 

@@ -8,8 +8,8 @@ features: Rahimi and Recht, 2007, NeurIPS).
 
 Importance is Sobol's total index: the share of the variance over the search space that remains on average if all other
 parameters are known (Homma and Saltelli, 1996, Reliability Engineering and System Safety 52, 1, eq. 7). Points are
-drawn from the priors, and each parameter is then varied over its values. Shares of interacting parameters overlap, so
-their sum may exceed 1.
+drawn at random, without regard to likely values, and each parameter is then varied over its values. Shares of
+interacting parameters overlap, so their sum may exceed 1.
 
 Partial dependence is the mean over such points with one parameter set to a value (Friedman, 2001, Annals of Statistics
 29, 1189, section 8.2). Points without the parameter are left out of the means.

@@ -113,7 +113,7 @@ class History:
         self._rows: dict[int, int] = {}
         #: one point for each row; never changed after it was recorded
         self._points: list[Point] = []
-        #: cache of the snapped quantiles of the first points; see `snapped`
+        #: cache of the snapped rows of the first points; see `snapped`
         self._snapped: list[np.ndarray] = []
         #: state of each row; only pending and pruned states change
         self._states: list[TrialState] = []
@@ -324,8 +324,14 @@ class History:
         return self._points
 
     def snapped(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return the snapped quantiles (`core.space.quantiles`) of the points in `rows`, (len(rows), n_parameters)."""
-        self._snapped += [np.array(snapped_row(self.space, point)) for point in self._points[len(self._snapped) :]]
+        """Return the points in `rows` as snapped rows (`core.space.quantiles`) of the space without likely values.
+
+        Returns:
+            (len(rows), n_parameters) float64.
+        """
+        if new := self._points[len(self._snapped) :]:
+            space = self.space.without_likely
+            self._snapped += [np.array(snapped_row(space, point)) for point in new]
         return np.array([self._snapped[row] for row in rows]).reshape(len(rows), len(self.space.parameters))
 
     @property

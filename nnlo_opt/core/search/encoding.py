@@ -12,20 +12,23 @@ from nnlo_opt.core.space.space import Point, PointKey, Space
 
 
 class Encoding:
-    """Columns of a space: the quantile of an ordered value, and one column for each category of an unordered one.
+    """Columns of a space: the position of an ordered value, and one column for each category of an unordered one.
 
-    The column of an Integer takes exactly the quantiles of its values, never one in between, so the kernel sees the
+    The column of an Integer takes exactly the positions of its values, never one in between, so the kernel sees the
     value that the trial gets (Garrido-Merchan and Hernandez-Lobato, 2020, Neurocomputing 380, 20). Two different
     categories have distance one. An absent parameter is encoded as the middle, equally far from all categories. A
     Constant has no column.
 
+    Likely values shape the prior, from which the first points are drawn, but not the columns: on the prior's quantiles,
+    a search was trapped far from a wrong guess.
+
     Args:
-        space: space of the points.
+        space: space of the points; `self.space` is the same without likely values.
         has_shares: True for a last column with the completed fraction of the training, 1 for all points.
     """
 
     def __init__(self, space: Space, *, has_shares: bool = False) -> None:
-        self.space = space
+        self.space = space = space.without_likely
         self.quantiles = Quantiles(space)
         self.has_shares = has_shares
         #: index of the parameter of each column, (width,) int
@@ -59,7 +62,7 @@ class Encoding:
         return self.of_snapped(history.snapped(rows))
 
     def of_snapped(self, snapped: np.ndarray) -> np.ndarray:
-        """Encode points given by snapped quantiles (n, n_parameters), (n, width) float64."""
+        """Encode points given by snapped rows (n, n_parameters) of `self.space`, (n, width) float64."""
         encoded = np.zeros((len(snapped), len(self.groups)))
         if self.has_shares:
             encoded[:, -1] = 1.0

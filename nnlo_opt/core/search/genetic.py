@@ -54,7 +54,8 @@ class GeneticSearch(SeededSearch):
         parents = self._parents(history, complete[: max(generation * self._population, 2)])
         failed = self._encoding.columns_of(history, history.rows(TrialState.FAILED))
         succeeded = self._encoding.columns_of(history, complete)
-        children = (self._space.from_unit(self._child(parents, generation, rng).tolist()) for _ in range(_N_TRIES))
+        born = (self._child(parents, generation, rng) for _ in range(_N_TRIES))
+        children = (self._encoding.space.from_unit(positions.tolist()) for positions in born)
         return first_new((child for child in children if not self._is_barren(child, failed, succeeded)), history, rng)
 
     def _is_barren(self, child: Point, failed: np.ndarray, succeeded: np.ndarray) -> bool:
@@ -63,9 +64,9 @@ class GeneticSearch(SeededSearch):
         return len(failed) > 0 and _least_square(failed - column) < _least_square(succeeded - column)
 
     def _parents(self, history: History, rows: np.ndarray) -> np.ndarray:
-        """Return the quantiles of the best `population` of `rows`, (n, n_parameters), the best first."""
+        """Return the positions of the best `population` of `rows`, (n, n_parameters), the best first."""
         ranking = rows[np.argsort(history.values[rows], kind="stable")][: self._population]
-        return np.array([self._space.to_unit(history.points[row]) for row in ranking])
+        return np.array([self._encoding.space.to_unit(history.points[row]) for row in ranking])
 
     def _child(self, parents: np.ndarray, generation: int, rng: np.random.Generator) -> np.ndarray:
         one, other = (parents[rng.integers(len(parents), size=2).min()] for _ in range(2))

@@ -1,7 +1,7 @@
 """Maximises an acquisition over the untried points of a space.
 
-Random points from the priors and around the best trials are compared first. A local search starts from the best of
-them: gradient steps for parameters of many values, neighbours for the others.
+Random points and points around the best trials are compared first. A local search starts from the best of them:
+gradient steps for parameters of many values, neighbours for the others.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from nnlo_opt.core.space.space import Point
 
 #: a finite space of at most this many points is searched exhaustively
 _MAX_ENUMERATED = 1500
-#: points drawn from the priors, and around each of the best trials
+#: random points, and points around each of the best trials
 _N_DRAWN, _N_NEAR = 400, 60
 #: standard deviations of points around a trial, in quantiles
 _RADII = np.array([0.2, 0.05, 0.01, 0.001])
@@ -29,7 +29,8 @@ _N_STARTS, _N_ROUNDS, _N_STEPS = 4, 6, 30
 class Maximisation:
     """One search for the maximum of `acquisition` over untried points.
 
-    Points are rows of quantiles (`core.space.quantiles`); only the chosen one is converted to values.
+    Points are rows of quantiles (`core.space.quantiles`) in the encoding's space; only the chosen one is converted to
+    values.
     """
 
     def __init__(

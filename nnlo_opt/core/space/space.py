@@ -117,6 +117,14 @@ class Space:
         """Names of the parameters that are passed to the model's function."""
         return tuple(name for name in self.names if not name.startswith(TRAIN_PREFIX))
 
+    @property
+    def without_likely(self) -> "Space":
+        """This space without likely values: it has the same points, and their quantiles are positions."""
+        if all(getattr(parameter, "likely", None) is None for parameter in self.parameters):
+            return self
+        plain = [replace(p, likely=None) if hasattr(p, "likely") else p for p in self.parameters]
+        return Space(plain, self.constraint)
+
     def __getitem__(self, name: str) -> Parameter:
         """Return the parameter `name`; KeyError if there is none."""
         for parameter in self.parameters:

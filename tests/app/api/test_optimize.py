@@ -299,7 +299,10 @@ def test_without_catch_the_exception_reaches_the_caller():
     ],
 )
 def test_a_wrong_request_is_refused_before_the_first_trial(target, arguments, words):
-    check_refused(words, nnlo_opt.optimize, target, **{"space": SPACE, **arguments})
+    tried = []
+    given = {"space": SPACE, "callbacks": [lambda study, trial: tried.append(trial)], **arguments}
+    check_refused(words, nnlo_opt.optimize, target, **given)
+    assert not tried
 
 
 @pytest.mark.parametrize(

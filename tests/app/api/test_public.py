@@ -4,7 +4,6 @@ import doctest
 import importlib
 import re
 
-import matplotlib.pyplot
 import numpy as np
 import pytest
 
@@ -79,6 +78,8 @@ def test_what_is_public_has_an_example_that_is_true(path, here):
     (here / "checkpoints/CP").mkdir(parents=True)
     write_journal(here / "checkpoints/CP", events_of())
     check_examples([path])
+    import matplotlib.pyplot
+
     matplotlib.pyplot.close("all")
 
 

@@ -1,6 +1,5 @@
 import doctest
 
-import matplotlib.pyplot
 import pytest
 
 import nnlo_opt
@@ -21,6 +20,8 @@ def write(here):
     """Writes the journal of these events to checkpoints/CP, in the working folder."""
     (here / "checkpoints/CP").mkdir(parents=True)
     yield lambda events: write_journal(here / "checkpoints/CP", events)
+    import matplotlib.pyplot
+
     matplotlib.pyplot.close("all")
 
 

@@ -1,7 +1,7 @@
 import os
 from functools import partial
 
-import matplotlib.pyplot
+import matplotlib
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -34,6 +34,8 @@ def ax():
 @pytest.fixture(autouse=True)
 def without_figures():
     """Other tests may have left some open; drawing here makes none."""
+    import matplotlib.pyplot
+
     matplotlib.pyplot.close("all")
 
 

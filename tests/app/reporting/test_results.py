@@ -50,6 +50,13 @@ def run_directory(tmp_path):
     return write_journal(tmp_path, EVENTS)
 
 
+def test_metrics_of_a_finished_fold_are_those_of_its_result_and_not_of_its_last_epoch():
+    """Its weights may be those of an earlier epoch."""
+    epoch = ev.EpochEnded(time_s=3.0, assignment=1, epoch=3, metrics={"loss": 9.0})
+    finish = next(i for i, event in enumerate(EVENTS) if isinstance(event, ev.AssignmentFinished))
+    assert results_frame(Ledger([*EVENTS[:finish], epoch, *EVENTS[finish:]]))["m:loss"][0] == 1.0
+
+
 def rows_of(text):
     return list(csv.DictReader(io.StringIO(text)))
 

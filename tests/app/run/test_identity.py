@@ -109,6 +109,18 @@ def test_an_option_that_changes_what_is_measured_is_refused_by_its_name(argument
     assert "`--opt-restore` resumes the same run only" in difference(identity(), identity(*arguments))
 
 
+@pytest.mark.parametrize(
+    ("both", "arguments", "words"),
+    [
+        ([], ["--objective-epoch", "best"], "`--objective-epoch` differs: it was last, now best"),
+        (["--n-fold", "3"], ["--fold-racing"], "`--fold-racing` differs: it was False, now True"),
+        (["--epochs", "9"], ["--pruner", "median"], "`--pruner` differs: it was not given, now median"),
+    ],
+)
+def test_another_way_to_compare_or_to_end_trials_is_refused(both, arguments, words):
+    assert words in difference(identity(*both), identity(*both, *arguments))
+
+
 def test_another_point_of_a_training_is_refused():
     options = replace(driver_options("TrainingDriver", ["--model", "mnist"]), point={"n": 3})
     assert "`--from-run` differs: it was {}, now {'n': 3}" in difference(identity(), identity_of(options, FINDINGS))

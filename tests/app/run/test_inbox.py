@@ -116,6 +116,17 @@ def test_what_is_no_request_is_left_alone_and_said_once(tmp_path, text):
     assert len(list((tmp_path / "inbox").iterdir())) == 2
 
 
+def test_a_request_that_could_not_be_read_is_read_at_the_next_look(tmp_path):
+    path = submit(tmp_path, Enqueue(point=POINT))
+    path.replace(hidden := path.with_name(".hidden"))
+    path.symlink_to("nowhere")
+    inbox, _, _ = inbox_of(tmp_path)
+    assert inbox() == []
+    hidden.replace(path)
+    inbox.look()
+    assert inbox() == [ins.Enqueue(point=POINT)]
+
+
 def test_a_thread_finds_what_comes_later(tmp_path):
     inbox, _, _ = inbox_of(tmp_path)
     inbox.start()

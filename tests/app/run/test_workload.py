@@ -10,6 +10,7 @@ import pytest
 
 from nnlo_opt.app.commands.driver_options import driver_options
 from nnlo_opt.app.run.rank.context import ProcessContext
+from nnlo_opt.app.run.workload import hdf5_check
 from nnlo_opt.app.run.workload.inspection import Inspection
 from nnlo_opt.app.run.workload.model_maker import ModelMaker
 from nnlo_opt.app.run.workload.run_data import RunData
@@ -51,6 +52,12 @@ def get_model():
     nn = importlib.import_module("torch.nn")
     return nn.Sequential(nn.Linear(6, 3), nn.Softmax(dim=1))
 """
+
+
+@pytest.fixture(autouse=True)
+def sound_files(monkeypatch):
+    """Spare the start of the process that reads files first, as those of most tests are known to be sound."""
+    monkeypatch.setattr(hdf5_check, "check_files", lambda *_, **__: None)
 
 
 @pytest.fixture
@@ -208,7 +215,8 @@ def test_a_torch_model_without_torch_is_refused_with_the_remedy(tmp_path, monkey
     check_refused("`pip install 'nnlo_opt[torch]'`", workload_of("--model", tmp_path / "net.pt").prepare)
 
 
-def test_files_are_read_by_another_process_first(workplace, tmp_path):
+def test_files_are_read_by_another_process_first(workplace, tmp_path, monkeypatch):
+    monkeypatch.undo()
     place = workplace(DENSE, *ONE_OF_EACH)
     with h5py.File(tmp_path / "data.h5", "a") as file:
         del file["features/a"]

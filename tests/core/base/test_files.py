@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from nnlo_opt.core.base import files
+from tests.helpers.crash_states import recording
 
 
 class Interrupted(BaseException):
@@ -23,6 +24,16 @@ def test_a_file_is_written_as_a_whole_and_nothing_else_stays(tmp_path, data, dur
     files.atomic_write(tmp_path / "a.json", data, durable=durable)
     assert (tmp_path / "a.json").read_bytes() == (data.encode() if isinstance(data, str) else data)
     assert names_in(tmp_path) == ["a.json"]
+
+
+@pytest.mark.parametrize(
+    ("durable", "steps"),
+    [(True, ["create", "write", "sync", "rename", "sync ."]), (False, ["create", "write", "rename"])],
+)
+def test_content_is_on_the_disk_before_its_name_and_the_name_when_the_write_returns(tmp_path, durable, steps):
+    with recording(tmp_path) as made:
+        files.atomic_write(tmp_path / "a", b"new", durable=durable)
+    assert [f"{step.kind} ." if step.path == "." else step.kind for step in made] == steps
 
 
 def test_a_file_that_exists_is_replaced_and_not_written_into(tmp_path):

@@ -318,6 +318,7 @@ def test_the_checkpoints_of_a_stopped_fold_go_when_its_end_is_recorded(tmp_path)
     team.settle()
     assert checkpoints_of(team)
     recorded(team, number)
+    assert not checkpoints_of(team)
 
 
 # ---------------------------------------------------------------- bugs of ours

@@ -652,6 +652,13 @@ def test_a_fold_is_paused_or_stopped_while_it_waits():
     assert awaiting().handle(1, FAILED) == [ins.End(message=FAILED)]
 
 
+def test_a_preemption_of_a_fold_that_waits_without_a_checkpoint_ends_at_the_next_fence():
+    state = awaiting(checkpoint_interval=9)
+    assert state.preempt() == [ins.SendWeights(workers=(1,), version=1, with_state=True)]
+    assert state.handle(1, push(n_samples=10, end_of_pass=True, base_version=1))[-1].checkpoint
+    assert awaiting().preempt() == [STOPPED]
+
+
 def test_an_answer_that_was_not_asked_for_is_a_bug():
     for state in (started(MasterState(plan())), MasterState(plan())):
         for say in (state.go_on, state.pause):
@@ -659,9 +666,12 @@ def test_an_answer_that_was_not_asked_for_is_a_bug():
                 say()
 
 
-@pytest.mark.parametrize(("pause_epochs", "due"), [((1,), True), ((2,), False), ((), False)])
-def test_an_epoch_that_may_be_paused_has_a_checkpoint_whatever_the_interval(pause_epochs, due):
-    state = started(MasterState(plan(n_workers=1, synchronous=True, checkpoint_interval=9, pause_epochs=pause_epochs)))
+@pytest.mark.parametrize(
+    ("changes", "due"),
+    [({"pause_epochs": (1,)}, True), ({"epochs": 1}, True), ({"pause_epochs": (2,)}, False), ({}, False)],
+)
+def test_an_epoch_that_may_be_paused_or_is_the_last_has_a_checkpoint_whatever_the_interval(changes, due):
+    state = started(MasterState(plan(n_workers=1, synchronous=True, checkpoint_interval=9, **changes)))
     fence = state.handle(1, push(n_samples=10, end_of_pass=True))[-1]
     state.handle(1, fence_reached())
     report = state.handle(1, validated())[0]

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from nnlo_opt.core.block.master.submaster_state import GroupState
 from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.trials.checkpoint import load_weights
 from nnlo_opt.core.trials.objectives import Comparison
@@ -87,6 +88,18 @@ def test_one_group_is_sgd_on_the_mean_over_the_samples_of_its_workers(tmp_path, 
     pushes = [d.message for d in above(team, msg.PushUpdate)]
     assert [push.base_version for push in pushes] == list(range(n_updates))
     assert sum(push.n_samples for push in pushes) == n_samples
+
+
+def test_an_update_of_a_group_is_as_old_as_its_oldest_part():
+    group = GroupState(range(1, 3), synchronous=False)
+    for worker in (1, 2):
+        ready = {"n_weights": 1, "n_state": 0, "n_train": 20, "n_shard": 10, "has_validation": False}
+        group.hear(worker, msg.WorkerReady(assignment=0, **ready))
+    group.order(msg.Train(assignment=0, version=5))
+    for worker, version in ((1, 5), (2, 3)):
+        push = {"n_samples": 4, "sums": {}, "end_of_pass": False}
+        done = group.hear(worker, msg.PushUpdate(assignment=0, base_version=version, **push))
+    assert done[-1].message.base_version == 3
 
 
 def test_groups_go_at_their_own_pace_and_their_updates_are_as_old_as_they_say(tmp_path):

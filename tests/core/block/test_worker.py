@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from nnlo_opt.core.comm.loopback import LoopbackNetwork
 from nnlo_opt.core.comm.transport import Collective
 from nnlo_opt.core.data.folds import single_fold
 from nnlo_opt.core.training.options import TrainingOptions
+from nnlo_opt.core.update_rules.rule import SteppingWorker
 from tests.helpers.linear_model import LinearAdapter
 from tests.helpers.loopback_team import BuiltTasks, linear_tasks
 from tests.helpers.memory_source import linear_source
@@ -103,6 +106,31 @@ def test_at_the_fence_a_worker_hands_in_its_state_and_position():
     reached, state = bench.tell(msg.Fence(assignment=0))
     assert reached.position == {"pass": 0, "offset": 8, "discrete": [[1]]}
     assert state.shape == (1,)
+
+
+def test_what_a_fence_cuts_off_a_period_is_counted_once(monkeypatch):
+    """Two workers, of 10 samples each: this one has trained 4 and then 2 more when the epoch ends, and reports them."""
+    factors = []
+    monkeypatch.setattr(SteppingWorker, "scale_learning_rate", lambda self, factor: factors.append(factor))
+    bench = bench_of(mode="easgd", batch=2, sync_every=2, epochs=2, lr_schedule="linear")
+    bench.tell(msg.StartFold(assignment=0, trial=0, fold=0, point={}, worker=1, n_workers=2, overlap=True))
+    pushed, _ = bench.train(full(0.5))
+    reached, _ = bench.tell(msg.Fence(assignment=0))
+    assert (pushed.n_samples, reached.n_samples) == (4, 2)
+    pushed, _ = bench.tell(msg.Train(assignment=0, version=1, n_samples=20), full(0.5))
+    assert pushed.n_samples == 2
+    # In the middle of 4 samples of both workers, of the 40 of both epochs.
+    assert factors[3] == pytest.approx(1 - 22 / 40)
+
+
+def test_a_worker_that_resumes_behind_its_shard_waits_for_larger_ones():
+    """Of 20 samples on 3 workers it has 6, and trained them in the first of the two common steps."""
+    alone = SimpleNamespace(sum_in_place=lambda vector: None)
+    bench = Bench(linear_tasks(SOURCE, FOLDS, options_of(mode="allreduce", batch=6))(), Partners(team=alone))
+    bench.start(n_workers=3)
+    position = {"pass": 1, "offset": 0, "discrete": [[1]], "steps": 1, "samples": 6}
+    pushed, _ = bench.train(full(0.5), position=position)
+    assert (pushed.n_samples, pushed.end_of_pass) == (0, True)
 
 
 def test_a_position_that_comes_with_the_weights_is_gone_to():

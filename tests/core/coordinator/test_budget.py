@@ -68,9 +68,9 @@ def test_only_a_complete_trial_of_one_start_says_how_long_trials_last():
 
 
 def test_what_a_trial_was_paused_for_is_not_what_it_lasted():
-    # Two folds side by side from 10 to 14 and 16, paused to 50, the rest of one fold to 53, of the other from 60.
+    # Two folds side by side from 10 to 16 and 14, paused to 50, the rest of one fold to 53, of the other from 60.
     pause, end = AssignmentEnd.PAUSED, AssignmentEnd.FINISHED
-    spans = [(10.0, 14.0, pause), (10.0, 16.0, pause), (50.0, 53.0, end), (60.0, 61.0, end)]
+    spans = [(10.0, 16.0, pause), (10.0, 14.0, pause), (50.0, 53.0, end), (60.0, 61.0, end)]
     paused = trial(1, 0.5, ended_at_s=61.0)
     paused.assignments = [assignment_of(assigned_at_s=at, ended_at_s=until, end=how) for at, until, how in spans]
     assert duration_s(paused) == 6.0 + 3.0 + 1.0

@@ -473,18 +473,20 @@ def test_several_objectives_are_averaged_over_the_folds_and_told_as_losses():
 # ---------------------------------------------------------------- folds that race
 
 
-def test_a_trial_whose_first_folds_are_hopeless_is_pruned_and_its_block_takes_the_next():
-    state, _ = begin(n_fold=3, fold_racing=True)
+@pytest.mark.parametrize(("direction", "sign"), [("min", 1), ("max", -1)])
+def test_a_trial_whose_first_folds_are_hopeless_is_pruned_and_its_block_takes_the_next(direction, sign):
+    state, _ = begin(n_fold=3, fold_racing=True, direction=direction)
     for trial, figures in enumerate([(0.1, 0.2, 0.3), (0.5, 0.601)]):
         suggest(state, n=trial)
         for figure in figures:
             (assignment,) = state.membership.assignment_of_team.values()
             assert assignment.trial == trial
-            out = finish(state, 0, assignment.number, figure)
+            out = finish(state, 0, assignment.number, sign * figure)
     trial = state.ledger.trials[1]
     assert trial.state == "pruned"
-    assert trial.figure_so_far == pytest.approx(0.5505)
-    assert "after 2 of 3 folds its mean 0.5505 is worse than the 0.15 of trial 0" in trial.reason
+    assert trial.figure_so_far == pytest.approx(sign * 0.5505)
+    worse = f"after 2 of 3 folds its mean {sign * 0.5505} is worse than the {sign * 0.15} of trial 0"
+    assert worse in trial.reason
     told = next(i for i in of_type(out, ins.Tell) if i.trial == 1)
     assert (told.state, told.value) == ("pruned", trial.figure_so_far)
     assert not state.membership.trial_of_block

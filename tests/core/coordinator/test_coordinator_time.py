@@ -1,5 +1,7 @@
 """Budgets of time and progress, preemption, and trials that take too long."""
 
+from dataclasses import replace
+
 import pytest
 
 from nnlo_opt.core.comm import messages as msg
@@ -166,9 +168,17 @@ def with_two_paused(**budget):
     return state, out
 
 
-def report(state, assignment, figure, now_s=1.0, epoch=1):
-    what = {"epoch": epoch, "metrics": {}, "figure_of_merit": figure, "checkpointed": True, "waits": True}
+def report(state, assignment, figure, now_s=1.0, epoch=1, **more):
+    what = {"epoch": epoch, "metrics": {}, "figure_of_merit": figure, "checkpointed": True, "waits": True, **more}
     return from_master(state, 0, msg.EpochReported(assignment=assignment, **what), now_s)
+
+
+def test_a_trial_that_has_saved_nothing_is_not_paused_and_that_is_said_once(caplog):
+    state, _ = begin(ledger=Ledger([session()]), pruning=replace(ASHA, max_epochs=4))
+    suggest(state, n=0)
+    for epoch in (1, 2):
+        assert sends_to(report(state, 0, 0.5, epoch=epoch, can_pause=False), 0) == [msg.GoOn(assignment=0)]
+    assert caplog.messages == ["trial 0 has saved no checkpoint, and continues past its rung"]
 
 
 def test_a_promotion_is_on_the_disk_before_the_master_is_told_though_news_needs_no_sync():

@@ -49,6 +49,16 @@ def test_what_a_team_says_is_old_where_more_have_died_since() -> None:
     assert membership.states[0] is TeamState.READY
 
 
+def test_a_trial_goes_to_the_first_idle_block_whichever_were_released_or_lost_before() -> None:
+    membership = Membership(Topology.plan(7, 2))
+    assert [membership.place(trial, 0.0) for trial in range(3)] == [1, 2, 3]
+    for block in (3, 1, 2):
+        membership.release(block, 1.0)
+    membership.died(membership.topology.teams[0].world_ranks)
+    membership.update_free(1)
+    assert [membership.place(trial, 1.0) for trial in (3, 4)] == [2, 3]
+
+
 def test_a_team_that_cannot_train_is_spare_and_its_block_does_without() -> None:
     membership = Membership(TWO_TEAMS)
     membership.died([1])

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nnlo_opt.core.data.order import BLOCK_BYTES, WINDOW_BYTES, Cut, Order
@@ -20,6 +20,7 @@ def order_of_pass(order: Order, number: int) -> list[int]:
 
 @settings(deadline=None)
 @given(st.integers(1, 60), CUTS, st.booleans(), st.integers(0, 5))
+@example(25, Cut(block=4, n_blocks=2), True, 0)  # the last block, which is a short one, is in the first window
 def test_a_pass_is_every_sample_once_in_windows_of_ascending_samples(
     n: int, cut: Cut, shuffle: bool, number: int
 ) -> None:

@@ -136,6 +136,18 @@ def test_the_best_feasible_point_is_found_at_the_border_with_few_infeasible_tria
     assert n_wasted < n_drawn
 
 
+def test_the_best_point_that_a_constraint_allows_is_suggested_and_not_a_random_one():
+    """Values fall on, over the border: the least allowed one is in its middle."""
+    space = Space([Real(0, 1, name="x"), Real(0, 1, name="y")], lambda point: point["x"] + point["y"] <= 0.5)
+    for seed in range(3):
+        history, rng = History(space), np.random.default_rng(seed)
+        for trial in range(12):
+            point = space.sample(rng)
+            history.record(trial, point, "complete", (point["x"] - 1) ** 2 + (point["y"] - 1) ** 2)
+        suggested = BayesianSearch(space, seed, n_initial_points=4).suggest(history)
+        assert 0.48 < suggested["x"] + suggested["y"] <= 0.5
+
+
 def test_before_any_trial_is_feasible_points_are_spread():
     least, n_infeasible = constrained(BayesianSearch, branin, lambda point: False, 14)
     assert (least, n_infeasible) == (math.inf, 14)

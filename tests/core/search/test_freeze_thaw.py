@@ -56,10 +56,11 @@ def test_the_trial_with_the_best_end_is_resumed():
     assert decided(history_of(SPREAD, points)) == 6
 
 
-def test_long_epochs_are_dear():
+@pytest.mark.parametrize("cost", ["train_s", "start_s"])
+def test_long_epochs_and_long_starts_are_dear(cost):
     points = [SPACE.draw(np.random.default_rng(seed)) for seed in range(len(SPREAD))]
     points[6] = {"x": 0.3, "y": 0.68}
-    assert decided(history_of(SPREAD, points, t6={"train_s": 1e9})) != 6
+    assert decided(history_of(SPREAD, points, t6={cost: 1e9})) != 6
 
 
 def test_a_new_trial_begins_if_none_is_promising():

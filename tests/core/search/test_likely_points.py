@@ -1,5 +1,7 @@
 """The point of all likely values, which a new search tries first."""
 
+import math
+
 import pytest
 
 from nnlo_opt.core.search.base import History
@@ -166,3 +168,14 @@ def test_several_objectives_have_the_likely_point_first():
         measured = {"state": "complete", "value": 1.0, "losses": [1.0 + trial, 2.0 - trial]}
         search.record([{"trial": trial, "point": suggestion.point, **measured}])
     assert origins == [LIKELY, "", ""]
+
+
+def test_a_wrong_guess_does_not_trap_the_search():
+    space = Space([Real(0, 1, name="x", likely=0.1), Real(1e-5, 1, "log-uniform", name="rate", likely=1e-4)])
+    search, history = likely_search(space), History(space)
+    losses = []
+    for trial in range(25):
+        point = search.suggest(history)
+        losses.append((point["x"] - 0.9) ** 2 + (math.log10(point["rate"]) / 5 + 0.1) ** 2)
+        history.record(trial, point, "complete", losses[-1])
+    assert min(losses) < 1e-4

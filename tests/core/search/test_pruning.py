@@ -191,6 +191,12 @@ def test_where_trials_cannot_be_paused_they_are_stopped():
     assert decision.reason == "place 2 of 2 at epoch 1"
 
 
+def test_a_rung_that_a_fold_has_passed_does_not_stop_it_later():
+    reports = at_epoch([0.5, 0.1, 0.2])  # trial 0 came first, so it passed
+    reports.add(0, 0, 2, 0.4)
+    assert asha(pauses=False).decide(0, 0, 2, reports).verdict is Verdict.GO_ON
+
+
 # ---------------------------------------------------------------- hyperband
 
 

@@ -32,9 +32,11 @@ def test_an_epoch_begins_with_nothing_of_the_last():
     history = FoldHistory()
     history.add_training(1, 1, {"loss": 100.0})
     history.add_validation(1, 1, {"loss": 100.0})
+    history.add_load(2, {"cpu_percent": 90.0})
     history.end_epoch()
     history.add_training(1, 2, {"loss": 2.0})
     assert history.end_epoch() == {"loss": 1.0}
+    assert history.workers == {1: {"loss": [100.0, 1.0]}, 2: {"cpu_percent": [90.0]}}
     assert history.n_epochs == 2
     assert history.values("loss") == [100.0, 1.0]
     assert history.epochs[0] == {"loss": 100.0, "val_loss": 100.0}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnlo_opt.core.training.schedules import LearningRateSchedule
+from nnlo_opt.core.training.schedules import LearningRates, LearningRateSchedule
 from tests.helpers.refusals import refusal
 
 TEXTS = ["constant", "cosine", "one-cycle", "linear", "exponential:0.9", "step:2:0.5"]
@@ -133,3 +133,11 @@ def test_only_a_constant_rate_without_a_warm_up_changes_nothing():
     assert not LearningRateSchedule.parse().changes
     assert LearningRateSchedule.parse("constant", 1).changes
     assert LearningRateSchedule.parse("cosine").changes
+
+
+def test_a_rate_that_callbacks_request_counts_without_a_schedule():
+    rates = LearningRates(LearningRateSchedule(), n_train=10, epochs=3)
+    assert not rates.vary
+    rates.take_request(0.5)
+    assert rates.vary
+    assert rates.factor(0, 10) == 0.5

@@ -1,6 +1,7 @@
 import json
 import os
 import threading
+import time
 from contextlib import closing
 
 import pytest
@@ -125,6 +126,11 @@ def test_an_owner_that_slept_and_was_followed_writes_nothing_more(tmp_path, monk
     assert directory.journal.path.read_bytes() == before
     directory.close()
     assert read_owner(tmp_path / "r")["pid"] == 4711
+
+
+def test_the_time_that_a_machine_is_suspended_for_counts(monkeypatch):
+    monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 400.0, time.CLOCK_MONOTONIC: 7.0}.__getitem__)
+    assert owners.now_s() == 400.0
 
 
 def test_a_note_that_is_no_regular_file_names_no_owner(tmp_path, irregular):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnlo_opt.core.base.errors import CheckpointError, ConfigurationError
+from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.update_rules.downpour import SummingWorker
 from nnlo_opt.core.update_rules.gem import MAX_PI, Gem
 from nnlo_opt.core.update_rules.optimizers import make_optimizer
@@ -223,6 +224,15 @@ def test_learning_rate_can_be_set():
     gem.adopt(np.zeros(1, np.float32))
     gem.learning_rate = 1.0
     assert updated(gem, [1.0]).tolist() == [-1.0]
+
+
+def test_local_steps_have_the_learning_rate_of_the_schedule_too():
+    options = TrainingOptions.of({"mode": "gem", "gem_lr": 0.5, "sync_every": 2})
+    worker = options.rule.worker_half(options, 1)
+    worker.scale_learning_rate(0.25)
+    worker.weights[:], worker.gradient[:] = 1.0, 2.0
+    worker.step(n_samples=1)
+    assert worker.weights.tolist() == [1.0 - 0.5 * 0.25 * 2.0]
 
 
 @pytest.mark.parametrize(

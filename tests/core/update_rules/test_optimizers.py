@@ -46,6 +46,21 @@ def trajectory(optimizer, weights, steps):
         yield weights
 
 
+@variants
+def test_steps_continue_in_memory_that_is_given_between_them(name, parameters):
+    stays, moves = (make_optimizer(name, 10, 0.05, parameters).beside(ema=0.5) for _ in range(2))
+    first, second = gradients(2, 10)
+    weights = [np.ones(10, np.float32) for _ in range(2)]
+    for optimizer, own in zip((stays, moves), weights, strict=True):
+        optimizer.apply(own, first)
+    memory = [slot.copy() for slot in moves.slots]
+    moves.live_in(memory)
+    for optimizer, own in zip((stays, moves), weights, strict=True):
+        optimizer.apply(own, second)
+    assert np.array_equal(*weights)
+    assert all(np.array_equal(given, slot) for given, slot in zip(memory, stays.slots, strict=True))
+
+
 @pytest.mark.keras
 @pytest.mark.parametrize("learning_rate", effort.some_of([0.05, None]))
 @variants
@@ -173,6 +188,7 @@ def test_state_continues_exactly(name, parameters, ema):
     [*_] = trajectory(first, weights, steps[:3])
     kept = {key: np.array(value) for key, value in first.state().items()}
     second = make_optimizer(name, 50, 0.7, parameters).beside(ema=ema)
+    [*_] = trajectory(second, np.ones(50, np.float32), steps)  # further than the state
     second.load_state(kept)
     [*_] = trajectory(second, weights, steps[3:])
     assert np.array_equal(weights, straight)

@@ -96,6 +96,20 @@ def test_a_failure_is_raised_where_the_window_is_needed_and_tried_again_when_ask
     ahead.close()
 
 
+def test_after_a_failure_the_window_behind_it_can_be_read():
+    reader, found = Reader(), []
+    ahead = ReadAhead(reader, 2)
+    reader.fails[1] = OSError("gone")
+    ahead.get(0)
+    with pytest.raises(TrialError):
+        ahead.get(1)
+    asking = threading.Thread(target=lambda: found.append(ahead.get(2)), daemon=True)
+    asking.start()
+    asking.join(20.0)
+    assert found == ["window 2"]
+    ahead.close()
+
+
 def test_an_unread_failure_does_not_keep_another_place_from_being_read():
     reader = Reader()
     ahead = ReadAhead(reader, 2)

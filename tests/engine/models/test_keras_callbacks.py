@@ -17,7 +17,7 @@ from nnlo_opt.engine.models.keras.adapter import KerasAdapter
 from nnlo_opt.engine.models.keras.callbacks import KerasCallbacks, with_keras_names
 from nnlo_opt.engine.models.losses import LossTerm
 from tests.helpers import effort
-from tests.helpers.adapters import N_CLASSES, N_FEATURES, keras
+from tests.helpers.adapters import N_CLASSES, N_FEATURES, keras, state_of, weights_of
 from tests.helpers.keras_adapters import keras_adapter
 from tests.helpers.linear_teams import finish, history_of, place_of
 from tests.helpers.loopback_team import LoneTeam, tasks_from
@@ -27,6 +27,19 @@ pytestmark = pytest.mark.keras
 
 N_TRAIN, BATCH, EPOCHS = 60, 20, 7
 KNOWN = ["loss", "acc", "val_loss", "val_acc"]
+
+
+def test_what_a_callback_changes_in_the_model_is_trained_on():
+    dense, normalisation = keras.layers.Dense(N_CLASSES), keras.layers.BatchNormalization()
+    adapter = keras_adapter(keras.Sequential([keras.Input((N_FEATURES,)), dense, normalisation]), "mean_squared_error")
+    adapter.synced_model()
+    assert not adapter.take_from_model()
+    normalisation.moving_mean.assign([5.0] * N_CLASSES)
+    assert adapter.take_from_model()
+    assert np.count_nonzero(state_of(adapter) == 5.0) == N_CLASSES
+    dense.bias.assign([7.0] * N_CLASSES)
+    assert adapter.take_from_model()
+    assert np.count_nonzero(weights_of(adapter) == 7.0) == N_CLASSES
 
 
 def test_accuracies_have_kerass_names_too():

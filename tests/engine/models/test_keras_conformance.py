@@ -36,6 +36,7 @@ class TestOneHotLabels(ModelConformance):
     batch = staticmethod(images)
 
 
+@pytest.mark.proof
 class TestClassNumbers(ModelConformance):
     def make(self):
         return keras_adapter(mlp(dense), "sparse_categorical_crossentropy")

@@ -9,6 +9,7 @@ from nnlo_opt.core.data.folds import single_fold
 from nnlo_opt.core.training.options import TrainingOptions
 from nnlo_opt.core.trials.checkpoint import load_latest, load_weights
 from nnlo_opt.engine.models.keras import framework as keras_model
+from nnlo_opt.engine.models.keras.adapter import LossScale
 from nnlo_opt.engine.models.keras.compiled import arguments_of
 from tests.helpers import effort
 from tests.helpers.adapters import N_CLASSES, N_FEATURES, keras, samples, weights_of
@@ -92,6 +93,17 @@ def test_killed_after_every_epoch_a_training_ends_with_the_very_same_bits(tmp_pa
         finish(team := team_of(tmp_path / "parts", policy, **how))
     assert history_of(team) == history_of(whole)
     assert all(map(np.array_equal, load_weights(place_of(team)), load_weights(place_of(whole))))
+
+
+def test_a_resumed_loss_scale_doubles_when_it_would_have():
+    fitting, whole, resumed = np.ones(2, np.float32), LossScale(exponent=3, patience=4), LossScale(patience=4)
+    for _ in range(3):
+        whole.fits(fitting)
+        whole.rise()
+    resumed.resume(whole.state)
+    resumed.fits(fitting)
+    resumed.rise()
+    assert resumed.state == [4, 0]
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "bfloat16"])

@@ -175,7 +175,7 @@ def averaging(o):
     return o.AdamW(0.02, weight_decay=0.01, use_ema=True, ema_momentum=0.9)
 
 
-@pytest.fixture(scope="module", params=MODES, ids=str)
+@pytest.fixture(scope="module", params=effort.some_of([MODES[2], MODES[0], MODES[1]]), ids=str)
 def whole(request, tmp_path_factory):
     """The options of a team that averages its weights, and what it leaves if nothing happens: that of `fit`."""
     _, left, losses = fitted(averaging, averages=True)
@@ -269,8 +269,7 @@ def test_an_optimizer_that_keras_runs_steps_as_in_fit(tmp_path, monkeypatch, nam
             ("adam", {"synchronous": True}, 34),
             ("signs", {"mode": "allreduce"}, 34),
             ("adam", {"mode": "easgd"}, 34),
-        ],
-        2,
+        ]
     ),
     ids=str,
 )
@@ -286,7 +285,7 @@ def test_a_team_killed_with_an_optimizer_of_keras_leaves_what_a_whole_one_leaves
     assert again.reported(msg.EpochReported)[0].epoch > 1, "it has begun anew"
 
 
-@pytest.mark.parametrize("name", ["Adamax", "Muon"])
+@pytest.mark.parametrize("name", effort.some_of(["Adamax", "Muon"]))
 def test_options_replace_the_weight_decay_of_an_optimizer_that_keras_runs(tmp_path, name):
     def optimizer(o):
         own = getattr(o, name)(0.05, weight_decay=0.3, **{"adam_weight_decay": 0.3} if name == "Muon" else {})
@@ -309,16 +308,18 @@ def test_state_of_an_optimizer_that_no_checkpoint_holds_is_refused_by_name(tmp_p
     refusal(adapter.stepping, Own(model.optimizer, ""), Instead(), says=["`source` of Signs, list_iterator"])
 
 
-@pytest.mark.parametrize("mode", ["allreduce", "downpour"])
-@pytest.mark.parametrize("shares", [False, True])
+def averaging_adamax(o):
+    return o.Adamax(0.05, use_ema=True, ema_momentum=0.9)
+
+
+SHARED = [("allreduce", True), ("downpour", False), ("allreduce", False), ("downpour", True)]
+
+
+@pytest.mark.parametrize(("mode", "shares"), effort.some_of(SHARED, 2))
 def test_the_average_of_weights_beside_an_optimizer_that_keras_runs_is_that_of_fit(tmp_path, monkeypatch, mode, shares):
     monkeypatch.setattr(LoopbackTeam, "shares", shares)
-
-    def optimizer(o):
-        return o.Adamax(0.05, use_ema=True, ema_momentum=0.9)
-
-    _, left, losses = fitted(optimizer, averages=True)
-    finish(team := own_team(tmp_path, optimizer, mode=mode))
+    _, left, losses = fitted(averaging_adamax, averages=True)
+    finish(team := own_team(tmp_path, averaging_adamax, mode=mode))
     np.testing.assert_allclose(central_of(team), left, rtol=1e-4, atol=1e-4)
     ours = [report.metrics["val_loss"] for report in team.reported(msg.EpochReported)]
     assert ours == pytest.approx(losses, rel=1e-3)

@@ -9,7 +9,6 @@ import pytest
 from nnlo_opt.core.search.base import History
 from nnlo_opt.core.search.genetic import GeneticSearch
 from nnlo_opt.core.search.random import RandomSearch
-from nnlo_opt.core.search.sobol import SobolSearch
 from nnlo_opt.core.search.start_points import START_POINT, StartPointSearch, check_start_points, parse_start_point
 from nnlo_opt.engine.search.registry import make_search
 from nnlo_opt.space import Categorical, Integer, Real, Space
@@ -27,6 +26,8 @@ from tests.helpers.searches import best_of, suggest_all
 pytestmark = pytest.mark.many
 
 OPTUNAS = [pytest.param(name, marks=pytest.mark.needs("optuna", "cmaes")) for name in ("tpe", "cmaes")]
+#: imported with `scipy.stats`, which takes longer than to collect the tests of this folder
+sobol_search = partial(make_search, "sobol", options={})
 PLANE = Space([Real(0, 1, name="x"), Real(0, 1, name="y"), Categorical(["a", "b", "c"], name="c")])
 
 
@@ -47,7 +48,7 @@ class TestGeneticSearchOfTwo(SearchConformance):
 class TestSobolSearch(SearchConformance):
     leaves_failed_regions = False
     n_trials = 40
-    make = SobolSearch
+    make = staticmethod(sobol_search)
 
 
 @pytest.mark.needs("optuna")
@@ -130,7 +131,7 @@ def test_children_lie_around_the_best_and_have_their_categories():
 
 
 def test_sobol_points_cover_every_half_of_every_parameter_evenly():
-    history = suggest_all(SobolSearch(PLANE, 3), History(PLANE), 64)
+    history = suggest_all(sobol_search(PLANE, 3), History(PLANE), 64)
     x, y = (np.array([point[name] for point in history.points]) for name in "xy")
     cells = np.zeros((8, 8))
     np.add.at(cells, ((8 * x).astype(int), (8 * y).astype(int)), 1)
@@ -140,7 +141,7 @@ def test_sobol_points_cover_every_half_of_every_parameter_evenly():
 def test_sobol_is_restored_where_it_was():
     history = History(MIXED_SPACE)
     for trial in range(9):
-        point = SobolSearch(MIXED_SPACE, 5).suggest(history)
+        point = sobol_search(MIXED_SPACE, 5).suggest(history)
         history.record(trial, point, "failed")
     assert history.n_distinct == 9
 

@@ -76,17 +76,15 @@ def test_a_job_has_begun_when_a_rank_was_seen_or_there_must_be_one_elsewhere(mon
     job = shell("exit 1")
     job.wait(lambda: False, 0.0)
     assert not job.has_begun
-    job = shell("sleep 0.5 & wait")
-    job.wait(lambda: False, 0.0)
-    assert job.has_begun
-    monkeypatch.setattr(module, "BEGIN_S", 0.2)
-    job = shell("exec sleep 0.5")
-    job.wait(lambda: False, 0.0)
-    assert job.has_begun
+    for begin_s, script in (1000.0, "sleep 1000 & wait"), (0.2, "exec sleep 1000"):
+        monkeypatch.setattr(module, "BEGIN_S", begin_s)
+        job = shell(script)
+        job.wait(lambda job=job: job.has_begun, 0.0)
+        assert job.has_begun
 
 
-def test_a_starter_that_outlives_its_ranks_is_ended(impatient):
-    job = shell("sleep 0.5 & wait; exec sleep 1000")
+def test_a_starter_that_outlives_its_ranks_is_ended(impatient, until_seen):
+    job = shell(f"{until_seen} & wait; exec sleep 1000")
     assert job.wait(lambda: False, 0.0) == -signal.SIGTERM
     assert not job.was_late
 
@@ -102,6 +100,21 @@ TWO_RANKS = "export OMPI_COMM_WORLD_LOCAL_SIZE=2;"
 def impatient(monkeypatch):
     for name, seconds in {"COUNT_S": 0.05, "ALONE_S": 0.3, "GATHER_S": 0.05, "GIVE_UP_S": 0.5}.items():
         monkeypatch.setattr(module, name, seconds)
+
+
+@pytest.fixture
+def until_seen(monkeypatch, tmp_path):
+    """A command that lasts until the job has seen it, however busy the machine."""
+    seen, has_ranks = tmp_path / "seen", Job._has_ranks
+
+    def note(job):
+        found = has_ranks(job)
+        if found:
+            seen.touch()
+        return found
+
+    monkeypatch.setattr(Job, "_has_ranks", note)
+    return f"until [ -e {seen} ]; do sleep 0.05; done"
 
 
 @pytest.mark.parametrize("first_s", [0, 0.5])
