@@ -12,7 +12,7 @@ from nnlo_opt.core.space.conditions import When
 from nnlo_opt.core.space.constraint import CONSTRAINT_NAME, Constraint
 from nnlo_opt.core.space.entries import parameters_of
 from nnlo_opt.core.space.numbering import Tree, count, points_at, trees
-from nnlo_opt.core.space.parameters import Parameter, parameter_from_json
+from nnlo_opt.core.space.parameters import Integer, Ordinal, Parameter, Real, parameter_from_json
 from nnlo_opt.core.space.tuples import TUPLES, Tuples
 from nnlo_opt.core.space.values import Value, check_name, thawed
 
@@ -122,7 +122,7 @@ class Space:
         """This space without likely values: it has the same points, and their quantiles are positions."""
         if all(getattr(parameter, "likely", None) is None for parameter in self.parameters):
             return self
-        plain = [replace(p, likely=None) if hasattr(p, "likely") else p for p in self.parameters]
+        plain = [replace(p, likely=None) if isinstance(p, Real | Integer | Ordinal) else p for p in self.parameters]
         return Space(plain, self.constraint)
 
     def __getitem__(self, name: str) -> Parameter:
