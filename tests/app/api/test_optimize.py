@@ -593,7 +593,7 @@ FORKS = """
             sys.exit(40 + (f"forked from process {os.getppid()}" in str(error)))
 
     def raises():
-        os.close(2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         raise ValueError
 
     warnings.simplefilter("ignore")  # of later versions of Python, about threads
