@@ -42,7 +42,7 @@ class OpenRun(Message):
 
 
 class Renumbered(Message):
-    """Name ranks and teams of this job by these numbers, as it has joined anew; its files keep their names."""
+    """This job has joined anew: its ranks and teams have these numbers from now on, and its files keep their names."""
 
     first_rank: int
     first_team: int

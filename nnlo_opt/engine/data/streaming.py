@@ -20,6 +20,7 @@ from nnlo_opt.core.base.user_code import message_of
 from nnlo_opt.core.data.batches import BatchStream, Samples, Window, Windows
 from nnlo_opt.core.data.order import Order
 from nnlo_opt.core.data.source import Indices
+from nnlo_opt.engine.runtime.process import only_here
 
 Result = TypeVar("Result")
 #: number to read, and the future for its result; None to end the thread
@@ -47,8 +48,8 @@ class ReadAhead(Generic[Result]):
         self._n_results = n_results
         #: results read or scheduled, but not requested yet, in the order of their numbers
         self._futures: dict[int, Future[Result]] = {}
-        #: thread and its task queue; None before the first `get`
-        self._worker: tuple[threading.Thread, SimpleQueue[_Task]] | None = None
+        #: thread, its task queue, and what closes it when this process ends; None before the first `get`
+        self._worker: tuple[threading.Thread, SimpleQueue[_Task], Callable[[], None]] | None = None
 
     def get(self, number: int) -> Result:
         """Return `read(number)`, waiting if needed; exceptions that are not ours become `TrialError`."""
@@ -68,13 +69,13 @@ class ReadAhead(Generic[Result]):
 
     def close(self) -> None:
         """End the thread and drop its results; `get` restarts it."""
-        atexit.unregister(self.close)
         worker, self._worker = self._worker, None
         futures, self._futures = self._futures, {}
         for future in futures.values():
             future.cancel()
         if worker is not None:
-            thread, tasks = worker
+            thread, tasks, at_exit = worker
+            atexit.unregister(at_exit)
             tasks.put(None)
             thread.join(_CLOSE_TIMEOUT_S)
 
@@ -86,12 +87,14 @@ class ReadAhead(Generic[Result]):
             return
         if self._worker is None:
             tasks: SimpleQueue[_Task] = SimpleQueue()
-            # A daemon, as a hung file system must not keep this process. But it may be in a user's data set: a thread
-            # in C++ (torch, pybind11) that wants the GIL of an interpreter that has ended aborts the process.
-            atexit.register(self.close)
+            # A daemon thread, so that a hung file system cannot keep this process alive. It has to end before Python
+            # does: in a user's data set, C++ that then asks for the GIL (torch, pybind11) would abort the process. A
+            # forked child has no such thread, and must not wait for its locks.
+            at_exit = only_here(self.close)
+            atexit.register(at_exit)
             thread = threading.Thread(target=self._work, args=(tasks,), name="read-ahead", daemon=True)
             thread.start()
-            self._worker = thread, tasks
+            self._worker = thread, tasks, at_exit
         self._worker[1].put((number, future))
 
     def _work(self, tasks: SimpleQueue[_Task]) -> None:

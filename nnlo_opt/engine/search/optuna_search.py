@@ -85,6 +85,8 @@ def make_tpe(space: Space, seed: int) -> OptunaSearch:
 def make_gp(space: Space, seed: int) -> OptunaSearch:
     """Return a search with Optuna's Gaussian process, which needs torch.
 
+    Likely values do not reach the process, which a wrong one would trap (`core.search.encoding`).
+
     Raises:
         ConfigurationError: if torch is not installed.
     """
@@ -93,7 +95,7 @@ def make_gp(space: Space, seed: int) -> OptunaSearch:
             f"`{spelled('hyper_opt', 'gp')}` needs torch. It is not installed: `pip install 'nnlo_opt[torch]'`, or "
             f"use `{spelled('hyper_opt', 'bayesian')}`, a Gaussian process that needs no torch."
         )
-    return OptunaSearch(space, seed, lambda number: optuna.samplers.GPSampler(seed=number))
+    return OptunaSearch(space.without_likely, seed, lambda number: optuna.samplers.GPSampler(seed=number))
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:

@@ -179,3 +179,14 @@ def test_a_wrong_guess_does_not_trap_the_search():
         losses.append((point["x"] - 0.9) ** 2 + (math.log10(point["rate"]) / 5 + 0.1) ** 2)
         history.record(trial, point, "complete", losses[-1])
     assert min(losses) < 1e-4
+
+
+@pytest.mark.needs("optuna", "torch")
+def test_the_process_of_optuna_does_not_see_likely_values():
+    unlikely = Space([Real(1e-4, 1.0, "log-uniform", name="lr"), Ordinal([8, 16, 32], name="width"), SPACE["dropout"]])
+    histories = History(SPACE), History(unlikely)
+    for trial in range(12):  # the first ten are random
+        points = [make_search("gp", history.space, 3, {}).suggest(history) for history in histories]
+        assert points[0] == points[1]
+        for history in histories:
+            history.record(trial, points[0], "complete", points[0]["lr"] + points[0]["dropout"])

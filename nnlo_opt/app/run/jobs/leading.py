@@ -113,6 +113,7 @@ class TermSearch(RunningSearch):
         self._star.flush()
 
     def close(self) -> None:
+        """Release the run, and let the mirrors of this term end: the next one has its own."""
         for mirror in self.mirrors:
             mirror.ask()
         super().close()
