@@ -162,6 +162,8 @@ class Job:
         #: term that this job follows; 0 for none yet
         self._following = 0
         self._orders: LogReader[Order] | None = None
+        #: how long an order has been there that cannot be read
+        self._orders_watch = Watch(self._timing)
         self._terms.look()
         self._meet_owner()
 
@@ -303,6 +305,22 @@ class Job:
                     self.refused_because = str(error)
                     self.leave()
                     break
+            self._miss_no_order()
+
+    def _miss_no_order(self) -> None:
+        """Leave if an order stays unreadable while its coordinator lives on, and waits for what it has asked for."""
+        orders = self._orders
+        if orders is None or not orders.is_stuck:
+            self._orders_watch = Watch(self._timing)
+            return
+        self._orders_watch.look(orders.n_lines, self._clock.monotonic_s())
+        # A coordinator that died while it wrote has been silent for as long, and will be succeeded.
+        if self._orders_watch.is_silent and self._owner_watch.silent_s < self._timing.limit_s / 2:
+            name = orders_name(self.number, self._following)
+            self.refused_because = (
+                f"line {orders.n_lines + 1} of {name} has been damaged or unknown for {self._timing.limit_s:g} s."
+            )
+            self.leave()
 
     def _take(self, order: Order) -> None:
         match order:

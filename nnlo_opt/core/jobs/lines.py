@@ -129,17 +129,22 @@ class LogReader(Generic[L]):
         self._kinds: Reader[L] = kinds
         #: number and bytes of the complete lines so far
         self.n_lines = self._n_bytes = 0
+        #: True if the last look found bytes that are no line (yet)
+        self.is_stuck = False
 
     def new(self) -> list[L]:
         """Return the complete lines after those that were returned before."""
         lines = []
-        for text in complete(self._files.read(self._name, self._n_bytes) or b""):
+        data = self._files.read(self._name, self._n_bytes) or b""
+        n_before = self._n_bytes
+        for text in complete(data):
             try:
                 lines.append(self._kinds.read(body_of(self.n_lines, text, self._name)))
             except (ValueError, TypeError):
                 break
             self.n_lines += 1
             self._n_bytes += len(text) + 1
+        self.is_stuck = self._n_bytes - n_before < len(data)
         return lines
 
 

@@ -38,20 +38,21 @@ class Watch:
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
-        #: lines seen, time of the last look, seconds without a new line
+        #: lines seen, and time of the last look
         self._n_lines = 0
         self._looked_at_s: float | None = None
-        self._silent_s = 0.0
+        #: seconds without a new line
+        self.silent_s = 0.0
 
     def look(self, n_lines: int, now_s: float) -> None:
         """Note that the log has `n_lines` complete lines; `now_s` was taken before they were read."""
         if n_lines > self._n_lines:
-            self._n_lines, self._silent_s = n_lines, 0.0
+            self._n_lines, self.silent_s = n_lines, 0.0
         elif self._looked_at_s is not None:
-            self._silent_s += min(now_s - self._looked_at_s, self._timing.beat_s)
+            self.silent_s += min(now_s - self._looked_at_s, self._timing.beat_s)
         self._looked_at_s = now_s
 
     @property
     def is_silent(self) -> bool:
         """True if the job counts as gone."""
-        return self._silent_s > self._timing.limit_s
+        return self.silent_s > self._timing.limit_s

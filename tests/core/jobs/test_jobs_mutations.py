@@ -134,7 +134,7 @@ def a_job_is_alive_by_its_log_whatever_the_clocks_say(patch):
     def read(self, job):
         log = self._logs[job]
         reports = original(self, job)
-        log.watch._silent_s = 0.0 if log.reader.unix_s is None else self._clock.unix_s() - log.reader.unix_s
+        log.watch.silent_s = 0.0 if log.reader.unix_s is None else self._clock.unix_s() - log.reader.unix_s
         return reports
 
     original = Lead._read

@@ -9,10 +9,11 @@ from nnlo_opt.core.comm import messages as msg
 from nnlo_opt.core.comm.loopback import LoopbackNetwork
 from nnlo_opt.core.comm.run_messages import Shutdown
 from nnlo_opt.core.comm.topology import Topology
+from nnlo_opt.core.jobs.files import orders_name
 from nnlo_opt.core.jobs.folder import FolderFiles
 from nnlo_opt.core.jobs.job import Job
 from nnlo_opt.core.jobs.lead import VANISHED, Search
-from nnlo_opt.core.jobs.lines import Ordered
+from nnlo_opt.core.jobs.lines import Admitted, Ordered, encoded
 from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING
 from nnlo_opt.core.jobs.relay import Relay
 from nnlo_opt.core.trials import events as ev
@@ -186,3 +187,32 @@ def test_a_job_that_may_not_obey_an_order_says_goodbye_and_the_search_goes_on(tw
     assert not other.is_over
     assert other.lead.roster.left == {number}
     assert not other.lead.roster.jobs[number].expelled
+
+
+@pytest.mark.parametrize("damage", [b"a line\n", b"\0\0\0", b'{"seq":'], ids=["no order", "NUL bytes", "half a line"])
+def test_a_job_whose_orders_stay_unreadable_says_goodbye(two, damage):
+    """Its coordinator believes that it was obeyed, and would wait for ever."""
+    two.files.append(orders_name(2, 1), damage)
+    two.turn(int(DEFAULT_TIMING.limit_s))
+    two.jobs[1].step()
+    assert two.jobs[1].refused_because == ""
+    two.turn(5)
+    two.ends[1].send(0, fold_finished(0))
+    two.turn(8)
+    assert two.jobs[1].is_over
+    assert two.jobs[1].refused_because == "line 3 of orders-2-1.log has been damaged or unknown for 120 s."
+    assert two.jobs[0].lead.roster.left == {2}
+
+
+def test_an_order_that_is_late_is_obeyed(two):
+    """Bytes may be seen long after the newline that ends them."""
+    name = orders_name(2, 1)
+    line = encoded(name, 2, Admitted(first_rank=7, first_team=5))
+    for late, data in enumerate([bytes(len(line)), line]):
+        path = two.files._folder / name
+        text = (path.read_bytes() if not late else path.read_bytes()[: -len(line)]) + data
+        path.write_bytes(text)
+        two.turn(int(DEFAULT_TIMING.limit_s) - 5)
+    assert two.relays[1].numbers == (7, 5)
+    two.turn(int(DEFAULT_TIMING.limit_s))
+    assert two.jobs[1].refused_because == ""
