@@ -30,6 +30,11 @@ T = TypeVar("T")
 BIN = Path(sys.executable).parent
 #: Open MPI's folder of each job, outside the folder that the job has to itself
 SESSIONS = tempfile.TemporaryDirectory(prefix="mpi-")
+#: Open MPI's shared memory of all jobs. A file is named by 16 bits of a hash: among thousands of jobs that run beside
+#: others two have the same one sooner or later, and both crash (SIGSEGV) if they also have the same folder
+SEGMENTS = tempfile.TemporaryDirectory(prefix="mpi-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+#: variable with the folder of a job, in Open MPI 5
+_SEGMENT_FOLDER = "OMPI_MCA_btl_sm_backing_directory"
 #: the framework `dense`, and the root of the repository, which has these helpers
 FOLDERS = (str(Path(__file__).parent / "site"), str(Path(__file__).parents[2]))
 
@@ -140,7 +145,11 @@ class Job:
         self._out, self._err = (cwd / f".{name}-{os.urandom(4).hex()}" for name in ("out", "err"))
         with self._out.open("w") as out, self._err.open("w") as err:
             files = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
-            environ = {**environment(), SESSION_FOLDER: os.path.join(SESSIONS.name, os.urandom(4).hex())}
+            own = os.urandom(4).hex()
+            segments = Path(SEGMENTS.name, own)
+            segments.mkdir()
+            folders = {SESSION_FOLDER: os.path.join(SESSIONS.name, own), _SEGMENT_FOLDER: str(segments)}
+            environ = {**environment(), **folders}
             words = [*prefix, *command]
             self.process = subprocess.Popen(words, **files, cwd=cwd, env=environ, start_new_session=True)
 
