@@ -22,7 +22,7 @@ PAGES = [
 FENCE = re.compile(r"^```([\w{}-]*)\n((?s:.*?))^```$", re.MULTILINE)
 #: a fenced block, several indented lines, or a heading
 _PART = re.compile(rf"{FENCE.pattern}|^(?P<indented>(?:    .+\n)+)|^#+ (?P<heading>.+)$", re.MULTILINE)
-_NAMED = re.compile(r"[Ss]ave this as `([^`]+)`")
+_NAMED = re.compile(r"Save this as `([^`]+)`")
 #: how a fenced block of commands begins
 _TYPED = re.compile(r"(mpirun|python|nnlo-opt|GetData) ")
 #: languages of blocks that nobody runs
