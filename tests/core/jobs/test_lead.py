@@ -17,6 +17,7 @@ from nnlo_opt.core.jobs.lines import Admitted, Ordered, encoded
 from nnlo_opt.core.jobs.liveness import DEFAULT_TIMING
 from nnlo_opt.core.jobs.relay import Relay
 from nnlo_opt.core.trials import events as ev
+from nnlo_opt.core.trials.sharing import FOLDER
 from tests.helpers.manual_clock import ManualClock
 from tests.helpers.steps import fold_finished
 from tests.helpers.stories import assigned, suggested
@@ -204,14 +205,20 @@ def test_a_job_whose_orders_stay_unreadable_says_goodbye(two, damage):
     assert two.jobs[0].lead.roster.left == {2}
 
 
-def test_an_order_that_is_late_is_obeyed(two):
+def test_a_coordinator_whose_own_orders_stay_unreadable_hands_over(two):
+    two.files.append(orders_name(1, 1), b"no order\n")
+    two.turn(int(DEFAULT_TIMING.limit_s) + 8)
+    assert two.jobs[0].is_over
+    assert two.jobs[0].refused_because.endswith("of orders-1-1.log has been damaged or unknown for 120 s.")
+    assert two.jobs[1].lead.roster.left == {1}
+
+
+def test_an_order_that_is_late_is_obeyed(two, tmp_path):
     """Bytes may be seen long after the newline that ends them."""
-    name = orders_name(2, 1)
-    line = encoded(name, 2, Admitted(first_rank=7, first_team=5))
-    for late, data in enumerate([bytes(len(line)), line]):
-        path = two.files._folder / name
-        text = (path.read_bytes() if not late else path.read_bytes()[: -len(line)]) + data
-        path.write_bytes(text)
+    path = tmp_path / FOLDER / orders_name(2, 1)
+    before, line = path.read_bytes(), encoded(path.name, 2, Admitted(first_rank=7, first_team=5))
+    for seen in (bytes(len(line) - 1) + b"\n", line):
+        path.write_bytes(before + seen)
         two.turn(int(DEFAULT_TIMING.limit_s) - 5)
     assert two.relays[1].numbers == (7, 5)
     two.turn(int(DEFAULT_TIMING.limit_s))
