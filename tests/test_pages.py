@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.helpers import pages
 from tests.helpers.pages import GUIDE, Kind, blocks_of, name_of
 from tests.helpers.printed import NOT_RUN, SAMPLE, Reader, needs, readings
 
@@ -18,6 +19,14 @@ def test_every_reason_not_to_run_has_what_is_not_run():
     assert listed == {
         (page, begin) for page, begin in listed for name, text in texts if name == page and text.startswith(begin)
     }
+
+
+@pytest.mark.parametrize("words", ["Save this in `toy.py`:", "Copy the lines below, and save them as `toy.py`:"])
+def test_a_file_that_a_page_names_in_other_words_is_no_program(words, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "REPOSITORY", tmp_path)
+    (page := tmp_path / "page.md").write_text(f"{words}\n\n```python\nX = 1\n```\n")
+    with pytest.raises(ValueError, match=r"page\.md, line 3: say \"Save this as `NAME`\""):
+        list(blocks_of(page))
 
 
 @pytest.mark.proof

@@ -23,6 +23,8 @@ FENCE = re.compile(r"^```([\w{}-]*)\n((?s:.*?))^```$", re.MULTILINE)
 #: a fenced block, several indented lines, or a heading
 _PART = re.compile(rf"{FENCE.pattern}|^(?P<indented>(?:    .+\n)+)|^#+ (?P<heading>.+)$", re.MULTILINE)
 _NAMED = re.compile(r"Save this as `([^`]+)`")
+#: what says so in other words
+_NEARLY_NAMED = re.compile(r"\bsave\b[^.]*`[^`]+\.\w+`", re.IGNORECASE)
 #: how a fenced block of commands begins
 _TYPED = re.compile(r"(mpirun|python|nnlo-opt|GetData) ")
 #: languages of blocks that nobody runs
@@ -73,9 +75,10 @@ def blocks_of(page: Path) -> Iterator[Block]:
         if part["indented"]:
             yield Block(Kind.COMMANDS, dedent(part["indented"]), heading, line)
         elif not part["heading"] and (language := part[1]) not in _QUOTED:
-            named = _NAMED.search(" ".join(text[: part.start()].rstrip().rpartition("\n\n")[2].split()))
-            if not named and language not in ("", "python"):
-                raise ValueError(f'{name_of(page)}, line {line}: say "Save this as" before a block of {language}')
+            before = " ".join(text[: part.start()].rstrip().rpartition("\n\n")[2].split())
+            named = _NAMED.search(before)
+            if not named and (language not in ("", "python") or _NEARLY_NAMED.search(before)):
+                raise ValueError(f'{name_of(page)}, line {line}: say "Save this as `NAME`" before this file')
             kind = Kind.FILE if named else Kind.PROGRAM if language else Kind.SHOWN
             if kind is Kind.SHOWN and _TYPED.match(part[2]):
                 kind = Kind.COMMANDS
