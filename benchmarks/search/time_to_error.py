@@ -6,9 +6,9 @@ Optuna, Ray Tune and `nnlo_opt.optimize`. Every process computes with one thread
 trained all its epochs. The best peer of a model is the one with the least median of its final errors; a seed of another
 system is timed until it has the final error of the same seed of that peer.
 
-Each run is added to `measured/time_to_error_81x27.json` when it ends, and the next command goes on with what lacks. So
-hours become parts of one run: `--seeds 3 --systems nnlo-opt-asha --models MLP`. Without `--seeds` the tables are
-printed anew, and drawn with `--figure FILE.svg`.
+Each run is added to `measured/time_to_error_81x27.json` when it ends, with its processor: `machine` in this file is
+that of the last run. The next command goes on with what lacks, so hours become parts of one run: `--seeds 3 --systems
+nnlo-opt-asha --models MLP`. Without `--seeds` the tables are printed anew, and drawn with `--figure FILE.svg`.
 """
 
 import argparse
@@ -273,7 +273,7 @@ def main() -> None:
                     # Files that nobody has used for minutes are read from the disk again, before the clock starts.
                     subprocess.run([python, "-c", "import keras"], capture_output=True, check=True)
                     run = measured(key, folder / "mnist", folder / f"{model}-{system}-{seed}", python)
-                    add(run, keep, where)
+                    add({**run, "cpu": where["cpu"]}, keep, where)
                 h.say(f"{model}, {system}, seed {seed}: {run['end_s']} s, {run['n_epochs']} epochs, error {final(run)}")
     kept = [run for run in runs_of(keep) if (run["n_trials"], run["max_epochs"]) == budget]
     results = {model: judged([run for run in kept if run["model"] == model]) for model in MODELS}
