@@ -24,7 +24,7 @@ FENCE = re.compile(r"^```([\w{}-]*)\n((?s:.*?))^```$", re.MULTILINE)
 _PART = re.compile(rf"{FENCE.pattern}|^(?P<indented>(?:    .+\n)+)|^#+ (?P<heading>.+)$", re.MULTILINE)
 _NAMED = re.compile(r"Save this as `([^`]+)`")
 #: what says so in other words
-_NEARLY_NAMED = re.compile(r"\bsave\b[^.]*`[^`]+\.\w+`", re.IGNORECASE)
+_NEARLY_NAMED = re.compile(r"\b(save|write|put|store|copy|create)\b[^.]*`[^`]+\.\w+`", re.IGNORECASE)
 #: how a fenced block of commands begins
 _TYPED = re.compile(r"(mpirun|python|nnlo-opt|GetData) ")
 #: languages of blocks that nobody runs
