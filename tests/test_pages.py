@@ -21,7 +21,15 @@ def test_every_reason_not_to_run_has_what_is_not_run():
     }
 
 
-@pytest.mark.parametrize("words", ["Save this in `toy.py`:", "Then save it as `toy.py`:", "Write to `toy.py`:"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Save this in `toy.py`:",
+        "Then save it as `toy.py`:",
+        "Copy the lines below, and save them as `toy.py`:",
+        "Write to `toy.py`:",
+    ],
+)
 def test_a_file_that_a_page_names_in_other_words_is_no_program(words, tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "REPOSITORY", tmp_path)
     (page := tmp_path / "page.md").write_text(f"{words}\n\n```python\nX = 1\n```\n")

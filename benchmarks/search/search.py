@@ -49,7 +49,11 @@ NEGLIGIBLE = 1e-4
 def main() -> None:
     arguments = _arguments()
     if arguments.merge:
-        print(json.dumps(_summary(_Results(arguments.merge), arguments)))
+        results = _Results(arguments.merge)
+        for name in arguments.engines:
+            if not results.has_any_of(name):
+                h.say(f"Left out: {name}, because these files have no run of it.")
+        print(json.dumps(_summary(results, arguments)))
         return
     results = _Results([arguments.keep] if arguments.keep else [])
     elsewhere = {name: python for name, python in arguments.engine_python.items() if name in arguments.engines}
@@ -179,6 +183,9 @@ class _Results:
     def has(self, key: tuple[Any, ...]) -> bool:
         return key in self._known
 
+    def has_any_of(self, engine: str) -> bool:
+        return any(key[2:3] == (engine,) for key in self._known)
+
     def add(self, key: tuple[Any, ...], result: dict[str, float]) -> None:
         h.say(f"{' '.join(map(str, key))}: {result}")
         self._known[key] = result
@@ -279,6 +286,12 @@ def _elsewhere(text: str) -> tuple[str, str]:
     return name, python
 
 
+def _file(text: str) -> Path:
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"Name files of results. Received: {text}, which does not exist.")
+    return Path(text)
+
+
 def _seeds(text: str) -> range:
     """`10` for 0 to 9, `3:5` for 3 and 4."""
     first, colon, end = text.rpartition(":")
@@ -310,7 +323,7 @@ def _arguments() -> argparse.Namespace:
         "--whole", type=int, default=0, metavar="N", help="also the cost of a trial in a whole search of N trials"
     )
     parser.add_argument("--keep", type=Path, metavar="FILE", help="results, those of earlier runs too; added to")
-    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="print what --keep has kept in these")
+    parser.add_argument("--merge", type=_file, nargs="+", metavar="FILE", help="print what --keep has kept in these")
     arguments = parser.parse_args()
     arguments.engine_python = dict(arguments.engine_python)
     return arguments
