@@ -288,7 +288,7 @@ def _elsewhere(text: str) -> tuple[str, str]:
 
 def _file(text: str) -> Path:
     if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"Name files of results. Received: {text}, which does not exist.")
+        raise argparse.ArgumentTypeError(f"Name files of results. Received: {text}, which is no file.")
     return Path(text)
 
 
