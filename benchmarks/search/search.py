@@ -58,7 +58,8 @@ def main() -> None:
     results = _Results([arguments.keep] if arguments.keep else [])
     elsewhere = {name: python for name, python in arguments.engine_python.items() if name in arguments.engines}
     here = [name for name in arguments.engines if name not in elsewhere]
-    skipped = [engines.why_not(name) for name in here] + [tasks.missing(n) for n in tasks.names_of(arguments.tasks)]
+    skipped = [engines.why_not(name) for name in here]
+    skipped += [tasks.missing(name) for name in tasks.names_of(arguments.tasks) if here]
     for reason in filter(None, skipped):
         h.say(f"Skipped: {reason}.")
     compared = [name for name in here if not engines.why_not(name)]
